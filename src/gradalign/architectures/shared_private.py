@@ -1,0 +1,125 @@
+"""Shared and private embeddings: each task's tower sees the shared ones and its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import keras
+
+from gradalign.layers.field_embedding import FieldEmbedding
+from gradalign.layers.fields import Field, MultiValued, Numeric, check_fields
+from gradalign.layers.tower import Activation, check_tower, tower
+
+
+def shared_private(
+    fields: Mapping[str, Field],
+    tasks: Iterable[str],
+    *,
+    shared_dim: int = 8,
+    private_dim: int = 4,
+    towers: Sequence[int] = (64, 32),
+    activation: Activation = "gelu",
+    dropout: float = 0.0,
+) -> keras.Model:
+    """Return a model in which every field has one shared embedding and one private embedding per task.
+
+    With `s = shared_embedding(x)`, shape (B, F * shared_dim), and `p_t = private_embedding_t(x)`, shape
+    (B, F * private_dim), task t predicts `sigmoid(tower_t([s, p_t]))`.
+
+    Layers, by name: one input per field, "shared_embedding", "private_embedding_<task>" (where `private_dim` > 0),
+    "tower_<task>_<i>" and the output layer "<task>".
+
+    Args:
+        fields: field name -> field, F of them; the model's inputs carry the same names. Ids are int32 of shape (B,);
+            numbers are floats of shape (B,); multi-valued ids are (B, L), padded or ragged.
+        tasks: task names, in the order of the outputs; any iterable, so a dict keyed by task will do.
+        shared_dim: width of a shared embedding.
+        private_dim: width of a private embedding; 0 for none.
+        towers: widths of the hidden layers of each tower.
+        activation: of the hidden layers; the default has a second derivative, which the alignment needs.
+        dropout: in the hidden layers, in [0, 1).
+
+    Returns:
+        A functional Keras model: dict of inputs -> {task: probability of shape (B, 1)}.
+
+    Raises:
+        ValueError: a bad argument, a task named twice, or a name that is both a field and a task.
+        TypeError: `tasks` is a string, or a field is not a field.
+
+    Example:
+
+    >>> from gradalign.layers import Categorical
+    >>> model = shared_private({"city": Categorical(5)}, ["click", "buy"], shared_dim=2, private_dim=1, towers=(4,))
+    >>> sorted(model.output_shape.items())
+    [('buy', (None, 1)), ('click', (None, 1))]
+    """
+    fields = check_fields(fields)
+    names = _check_tasks(tasks)
+    check_tower(towers, dropout)
+    _check_dim("shared_dim", shared_dim, 1)
+    _check_dim("private_dim", private_dim, 0)
+    _check_layer_names(fields, names, len(towers))
+
+    inputs = {name: _input(name, field) for name, field in fields.items()}
+    shared = FieldEmbedding(fields, shared_dim, name="shared_embedding")(inputs)
+    outputs = {}
+    for task in names:
+        x = shared
+        if private_dim:
+            private = FieldEmbedding(fields, private_dim, name=f"private_embedding_{task}")(inputs)
+            x = keras.layers.Concatenate(name=f"concat_{task}")([shared, private])
+        for layer in tower(towers, activation, dropout, f"tower_{task}", output_name=task):
+            x = layer(x)
+        outputs[task] = x
+    return keras.Model(inputs, outputs, name="shared_private")
+
+
+def _input(name: str, field: Field) -> keras.KerasTensor:
+    if isinstance(field, Numeric):
+        return keras.Input(shape=(), name=name, dtype=keras.config.floatx())
+    return keras.Input(
+        shape=(None,) if isinstance(field, MultiValued) else (),
+        name=name,
+        dtype="int32",
+    )
+
+
+def _check_tasks(tasks: Iterable[str]) -> list[str]:
+    if isinstance(tasks, str):
+        raise TypeError(f'`tasks` must be a list of task names, received the string "{tasks}".')
+    names = list(tasks)
+    if not names:
+        raise ValueError(f"`tasks` must name at least one task, received {tasks!r}.")
+    for name in names:
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ValueError(f'The name of a task must be a non-empty string without "/", received {name!r}.')
+        if names.count(name) > 1:
+            raise ValueError(f'Task "{name}" is named twice.')
+    return names
+
+
+def _check_dim(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, received {value!r}.")
+
+
+def _check_layer_names(fields: Mapping[str, Field], tasks: Sequence[str], hidden: int) -> None:
+    """A Keras model's layers have unique names; inputs are named by field and outputs by task."""
+    taken = {"shared_embedding"}
+    for task in tasks:
+        taken |= {
+            f"private_embedding_{task}",
+            f"concat_{task}",
+            *(f"tower_{task}_{i}" for i in range(hidden)),
+        }
+        taken |= {f"tower_{task}_{i}_dropout" for i in range(hidden)}
+    for task in tasks:
+        if task in fields:
+            raise ValueError(f'"{task}" is both a field and a task; rename one of them.')
+        if task in taken:
+            raise ValueError(f'"{task}" is the name of one of the model\'s layers; rename the task.')
+    for name in fields:
+        if "/" in name:
+            raise ValueError(f'The name of a field must not hold "/", received "{name}"; rename the column.')
+        if name in taken:
+            raise ValueError(f'"{name}" is the name of one of the model\'s layers; rename the field.')
