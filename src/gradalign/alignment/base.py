@@ -1,0 +1,334 @@
+"""The contract of an alignment: `(grads, masks) -> scalar`, differentiable, added to the task losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gradalign.alignment.schedules import needs_total_steps, schedule_value, validated_schedule
+from gradalign.errors import UserError, nearest
+from gradalign.gradients.normalization import METHODS, PER, at_least_float32, nonzero_rows, normalize
+from gradalign.gradients.task_gradients import REACHES, TaskGradients
+
+__all__ = ["Alignment", "TaskRows"]
+
+
+class TaskRows:
+    """The gradient rows of all aligned tasks.
+
+    Attributes:
+        gradients: (T, B, D), or (T, B, positions..., C) with `per="position"`; normalised, zero where left out.
+        kept: booleans (T, B) or (T, B, positions...): the row has the task's label and a gradient that is not zero.
+        valid: boolean scalar, whether every row's own task is one of the model's; `None` without `row_task`.
+    """
+
+    def __init__(self, gradients: tf.Tensor, kept: tf.Tensor, valid: tf.Tensor | None = None) -> None:
+        self.gradients = gradients
+        self.kept = kept
+        self.valid = valid
+
+
+class Alignment(keras.layers.Layer):
+    """Base class of alignments: settings, schedule and the rows that an alignment compares.
+
+    A subclass implements `align(rows, update_metrics) -> scalar` and, where it has weights, `build_aligner(width)`.
+    Arguments are those of `AdversarialAlignment`.
+    """
+
+    def __init__(
+        self,
+        weight: float = 0.1,
+        *,
+        normalize: str = "batch",
+        schedule: Any = "ganin",
+        total_steps: int | None = None,
+        tasks: list[str] | None = None,
+        row_task: str | None = None,
+        reach: str = "all",
+        per: str = "row",
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # The alignment is exempt from mixed precision: gradients are small numbers.
+        kwargs.setdefault("dtype", keras.config.floatx())
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.weight = _not_negative("weight", weight)
+        self.normalize = _one_of("normalize", normalize, METHODS)
+        self.schedule = validated_schedule(schedule)
+        self.reach = _one_of("reach", reach, REACHES)
+        self.per = _one_of("per", per, PER)
+        if total_steps is not None and (isinstance(total_steps, bool) or int(total_steps) != total_steps or total_steps < 1):
+            raise UserError(f"total_steps is the number of optimizer steps, 1 or more; received {total_steps!r}.")
+        if isinstance(tasks, str) or (tasks is not None and len(set(tasks)) != len(list(tasks))):
+            raise UserError(f"tasks is a list of different task names; received {tasks!r}.")
+        if row_task is not None and not isinstance(row_task, str):
+            raise UserError(f"row_task is the name of the input that names each row's task; received {row_task!r}.")
+        self.given_total_steps = None if total_steps is None else int(total_steps)
+        self.tasks = None if tasks is None else list(tasks)
+        self.row_task = row_task
+        # Of all tasks the model has, in the model's order; set when the alignment is built.
+        self.all_tasks: list[str] | None = None
+        self._build_arguments: dict[str, Any] | None = None
+        self.step = self._counter("step", 0)
+        self.total_steps = self._counter("total_steps", self.given_total_steps or 0)
+
+    def _counter(self, name: str, value: int) -> Any:
+        return self.add_weight(
+            name=name,
+            shape=(),
+            dtype="int64",
+            initializer=keras.initializers.Constant(value),
+            trainable=False,
+            aggregation="only_first_replica",
+        )
+
+    # --- schedule -----------------------------------------------------------------------------------------------
+
+    @property
+    def strength(self) -> tf.Tensor:
+        """`weight × schedule(progress)` now, a float64 scalar."""
+        steps = tf.cast(tf.convert_to_tensor(self.step), tf.float64)
+        total = tf.cast(tf.convert_to_tensor(self.total_steps), tf.float64)
+        progress = tf.minimum(steps / tf.maximum(total, 1.0), 1.0)
+        return tf.constant(self.weight, tf.float64) * schedule_value(self.schedule, progress)
+
+    @property
+    def needs_total_steps(self) -> bool:
+        """Whether the schedule cannot be followed yet because the total number of steps is unknown."""
+        if not needs_total_steps(self.schedule):
+            return False
+        with tf.init_scope():
+            return int(keras.ops.convert_to_numpy(self.total_steps)) == 0
+
+    def set_total_steps(self, total_steps: int | None) -> None:
+        """Set the total number of optimizer steps where it is not known yet; `None` raises where it is needed."""
+        if not self.needs_total_steps:
+            return
+        if total_steps is None:
+            raise UserError(
+                f"The schedule {self.schedule!r} needs the total number of steps, which this data does not tell: give "
+                "total_steps= to the alignment, or steps_per_epoch= to fit, or a number as schedule."
+            )
+        self.total_steps.assign(int(total_steps))
+
+    def advance(self) -> None:
+        """Count one optimizer step; `MultiTaskModel` does it, an own loop calls it behind its optimizer."""
+        self.step.assign_add(1)
+
+    def reset_schedule(self, total_steps: int | None = None) -> None:
+        """Start the schedule again, over `total_steps` or what the constructor or the next `fit` says."""
+        self.step.assign(0)
+        self.total_steps.assign(int(total_steps or self.given_total_steps or 0))
+
+    # --- building -----------------------------------------------------------------------------------------------
+
+    def build_for(self, all_tasks: list[str], shared_shapes: list[list[int | None]], dtype: str) -> None:
+        """Create all weights, for the tasks of a model and the shapes of its shared tensors (batch axis first)."""
+        arguments = {"all_tasks": list(all_tasks), "shared_shapes": [list(s) for s in shared_shapes], "dtype": dtype}
+        if self._build_arguments is not None:
+            self._check_same(arguments)
+            return
+        for task in self.tasks or []:
+            if task not in all_tasks:
+                raise UserError(
+                    f'The alignment names a task "{task}", but the tasks are {", ".join(all_tasks)}.{nearest(task, all_tasks)}'
+                )
+        self._build_arguments = arguments
+        self.all_tasks = list(all_tasks)
+        self.build_aligner(self._width(shared_shapes), "float64" if dtype == "float64" else "float32")
+        self.built = True
+
+    def _check_same(self, arguments: dict[str, Any]) -> None:
+        assert self._build_arguments is not None
+        for key, what in (("all_tasks", "tasks"), ("shared_shapes", "shared tensors")):
+            # Only the batch size may differ.
+            known, new = self._build_arguments[key], arguments[key]
+            if key == "shared_shapes":
+                known, new = [s[1:] for s in known], [s[1:] for s in new]
+            if sorted(map(str, known)) != sorted(map(str, new)):
+                raise UserError(
+                    f"This alignment was built for the {what} {known} and now receives {new}; make a new alignment for them."
+                )
+
+    def _width(self, shapes: list[list[int | None]]) -> int:
+        width = 0
+        for shape in shapes:
+            entries = shape[1:] if self.per == "row" else shape[-1:]
+            if self.per == "position" and len(shape) < 3:
+                raise UserError(f'per="position" needs shared tensors of rank 3 or more, channels last; received shape {shape}.')
+            if self.per == "row" and len(shape) < 2:
+                raise UserError(f"A shared tensor has one row for each example, (B, D); received shape {shape}.")
+            if any(entry is None for entry in entries):
+                raise UserError(
+                    f"The shared tensor has shape {shape}, whose width changes from batch to batch; "
+                    "take a layer behind the pooling, or pad to a fixed size."
+                )
+            width += math.prod(int(entry) for entry in entries if entry is not None)
+        return width
+
+    def build_aligner(self, width: int, dtype: str) -> None:
+        """Create the weights for rows of `width` entries; nothing to do for an alignment without weights."""
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        return self._build_arguments
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        self.build_for(**config)
+
+    # --- the loss -----------------------------------------------------------------------------------------------
+
+    @property
+    def aligned_tasks(self) -> list[str]:
+        """The tasks whose gradients are compared, in order; the alignment has to be built."""
+        assert self.all_tasks is not None
+        return self.tasks or self.all_tasks
+
+    def __call__(self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False) -> Any:
+        """Return the alignment loss, a scalar.
+
+        Args:
+            grads: `{task: gradient}`, each a tensor (B, ...) or a list or dict of them, as `task_gradients` returns.
+            masks: `{task: booleans (B,)}`, the rows that have the task's label; a missing task has all labels.
+            row_task: with `row_task=` in the constructor, what that input says of each row, (B,) or (B, 1).
+            update_metrics: add this batch to the alignment's metrics.
+        """
+        if not isinstance(grads, Mapping) or not grads:
+            raise UserError(f"An alignment takes {{task: gradient}}; received {type(grads).__name__}.")
+        flat = {task: [tf.convert_to_tensor(g) for g in tf.nest.flatten(of_task)] for task, of_task in grads.items()}
+        first = next(iter(flat.values()))
+        self.build_for(list(flat), [g.shape.as_list() for g in first], _dtype(first))
+        if self.reach == "shared":
+            if not isinstance(grads, TaskGradients):
+                raise UserError(
+                    'reach="shared" needs the gradients as task_gradients returned them; '
+                    f"received a plain {type(grads).__name__}, which no longer knows the shared tensor."
+                )
+            flat = {task: tf.nest.flatten(of_task) for task, of_task in grads.limited().items()}
+        if self.needs_total_steps:
+            self.set_total_steps(None)
+        if (row_task is None) != (self.row_task is None):
+            raise UserError(
+                f'The alignment was made with row_task="{self.row_task}" and needs row_task= when it is called.'
+                if row_task is None
+                else "row_task= is given, but the alignment was made without row_task; name the input there."
+            )
+        masks = None if masks is None else {task: tf.cast(mask, tf.bool) for task, mask in masks.items()}
+        row_task = None if row_task is None else tf.convert_to_tensor(row_task)
+        return super().__call__(flat, masks, row_task, update_metrics=update_metrics)
+
+    def call(self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False) -> Any:
+        """Return the alignment loss of gradients that `__call__` has checked."""
+        rows = self.rows(grads, masks, row_task)
+        loss = self.align(rows, update_metrics)
+        # XLA drops assertions; a loss that is not a number still tells of a row_task out of range.
+        return loss if rows.valid is None else tf.where(rows.valid, loss, tf.constant(float("nan"), loss.dtype))
+
+    def align(self, rows: TaskRows, update_metrics: bool) -> tf.Tensor:
+        """Return the alignment loss of `rows`; the method itself, given by each alignment."""
+        raise UserError(f"{type(self).__name__} does not implement align(rows, update_metrics).")
+
+    def rows(self, grads: dict[str, list[tf.Tensor]], masks: Mapping[str, Any] | None, row_task: Any) -> TaskRows:
+        """Return the normalised rows of the aligned tasks, and which of them count."""
+        masks = self._masks(masks)
+        own, valid = ({}, None) if row_task is None else self._own_rows(row_task)
+        gradients, kept = [], []
+        for task in self.aligned_tasks:
+            if task not in grads:
+                raise UserError(f'There is no gradient for task "{task}"; received {", ".join(grads)}.')
+            g = self._joined(grads[task])
+            labelled = self._labelled(masks.get(task), own.get(task), g)
+            if labelled is not None:
+                g = tf.where(labelled[..., None], g, tf.zeros_like(g))
+            kept.append(nonzero_rows(g))
+            gradients.append(normalize(g, self.normalize, per="position"))
+        return TaskRows(tf.stack(gradients), tf.stack(kept), valid)
+
+    def _masks(self, masks: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        assert self.all_tasks is not None
+        for task in masks or {}:
+            if task not in self.all_tasks:
+                raise UserError(f'masks names an unknown task "{task}".{nearest(task, self.all_tasks)}')
+        return masks or {}
+
+    def _joined(self, parts: list[tf.Tensor]) -> tf.Tensor:
+        parts = [at_least_float32(g) for g in parts]
+        if self.per == "row":
+            parts = [g if g.shape.rank == 2 else tf.reshape(g, [-1, math.prod(g.shape[1:])]) for g in parts]
+        return parts[0] if len(parts) == 1 else tf.concat(parts, axis=-1)
+
+    def _labelled(self, mask: Any, own: Any, g: tf.Tensor) -> tf.Tensor | None:
+        found = None
+        for condition in (mask, own):
+            if condition is None:
+                continue
+            condition = tf.reshape(tf.cast(condition, tf.bool), [-1, *[1] * (g.shape.rank - 2)])
+            found = condition if found is None else tf.logical_and(found, condition)
+        # A mask (B, 1) stands for all positions of a row.
+        return None if found is None else tf.broadcast_to(found, tf.shape(g)[:-1])
+
+    def _own_rows(self, row_task: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Return `{task: booleans (B,)}`, the rows whose own task this is, and whether every row has one."""
+        assert self.all_tasks is not None
+        row_task = tf.reshape(tf.convert_to_tensor(row_task), [-1])
+        if row_task.dtype == tf.bool:
+            if len(self.all_tasks) != 2:
+                raise UserError(
+                    f'The boolean row_task "{self.row_task}" chooses between two tasks, but there are '
+                    f"{len(self.all_tasks)}: {', '.join(self.all_tasks)}; use their numbers or names."
+                )
+            choices: list[Any] = [True, False]
+        elif row_task.dtype == tf.string:
+            choices = list(self.all_tasks)
+        elif row_task.dtype.is_integer:
+            choices = list(range(len(self.all_tasks)))
+        else:
+            raise UserError(
+                f'The row_task "{self.row_task}" holds booleans, task numbers or task names; received {row_task.dtype.name}.'
+            )
+        own = {task: tf.equal(row_task, tf.constant(c, row_task.dtype)) for task, c in zip(self.all_tasks, choices, strict=True)}
+        valid = tf.reduce_all(tf.reduce_any(tf.stack(list(own.values())), axis=0))
+        tf.debugging.Assert(valid, [f'The row_task "{self.row_task}" names a task outside {self.all_tasks}:', row_task])
+        return own, valid
+
+    def get_config(self) -> dict[str, Any]:
+        schedule = self.schedule
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "weight": self.weight,
+            "normalize": self.normalize,
+            "schedule": schedule if isinstance(schedule, (str, float)) else keras.saving.serialize_keras_object(schedule),
+            "total_steps": self.given_total_steps,
+            "tasks": self.tasks,
+            "row_task": self.row_task,
+            "reach": self.reach,
+            "per": self.per,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Alignment:
+        schedule = config.get("schedule")
+        if isinstance(schedule, Mapping):
+            config = {**config, "schedule": keras.saving.deserialize_keras_object(schedule)}
+        return cls(**config)
+
+
+def _dtype(tensors: list[tf.Tensor]) -> str:
+    return "float64" if any(t.dtype == tf.float64 for t in tensors) else "float32"
+
+
+def _not_negative(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise UserError(f"The {name} of an alignment is a finite number, 0 or more; received {value!r}.")
+    return float(value)
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+    if value not in known:
+        choices = ", ".join(f'"{k}"' for k in known)
+        raise UserError(f"{name} is one of {choices}; received {value!r}.{nearest(str(value), known)}")
+    return str(value)

@@ -1,0 +1,111 @@
+"""Normalisation of task gradients: `N(g)` in docs/design.md, section 1.
+
+`"l2"` is the per-row division by the Euclidean length of ASTMT (Maninis et al., CVPR 2019), without its epsilon of
+1e-10: a gradient keeps unit length however small it is, and a row of zeros stays zero and sends zero back, at every
+order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from gradalign.errors import UserError
+from gradalign.gradients.replicas import sum_over_replicas
+
+__all__ = ["METHODS", "PER", "at_least_float32", "nonzero_rows", "normalize"]
+
+METHODS = ("l2", "batch", "none")
+PER = ("row", "position")
+
+
+def normalize(g: Any, method: str = "l2", *, mask: Any = None, per: str = "row") -> tf.Tensor:
+    """Return the gradients `g` normalised, in float32 or better, differentiable to any order.
+
+    Args:
+        g: gradients, (B, D) or of higher rank, (B, ..., C).
+        method: `"l2"`, each row by its own length; `"batch"`, all rows by the root mean square of the lengths of the
+            labelled rows that are not zero, over all replicas; `"none"`, as they are.
+        mask: optional booleans (B,), or one for each row; rows that are False become zero and do not count.
+        per: what a row is: `"row"`, everything behind the first axis; `"position"`, the last axis (channels).
+
+    Returns:
+        A tensor of the shape of `g`; float16 and bfloat16 come back as float32. Rows of zeros stay zero and get zero
+        gradient. Accurate for row lengths from 1e-30 to 1e30 in float32.
+
+    Raises:
+        UserError: for an unknown `method` or `per`, or a `g` of rank 0 or 1.
+
+    Example:
+        >>> g = tf.constant([[3.0, 4.0], [0.0, 0.0], [0.0, 2e-30]])
+        >>> normalize(g).numpy().round(3).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0], [0.0, 1.0]]
+        >>> normalize(tf.constant([[3.0, 0.0], [0.0, 4.0]]), "batch").numpy().round(3).tolist()
+        [[0.8489999771118164, 0.0], [0.0, 1.13100004196167]]
+    """
+    if method not in METHODS:
+        raise UserError(f"normalize knows the methods {', '.join(map(repr, METHODS))}; received {method!r}.")
+    if per not in PER:
+        raise UserError(f"A row of gradients is one per {' or '.join(map(repr, PER))}; received per={per!r}.")
+    g = at_least_float32(tf.convert_to_tensor(g))
+    if g.shape.rank is None or g.shape.rank < 2:
+        raise UserError(f"normalize takes gradients with rows, (B, D) or (B, ..., C); received shape {g.shape}.")
+    shape = tf.shape(g)
+    rows = tf.reshape(g, [shape[0], -1]) if per == "row" and g.shape.rank > 2 else g
+    kept = nonzero_rows(rows)
+    if mask is not None:
+        kept = tf.logical_and(kept, _as_rows(mask, kept))
+    # Rows that are left out are made safe here, before any division or root: `where` behind one does not protect it.
+    rows = tf.where(kept[..., None], rows, tf.zeros_like(rows))
+    if method == "l2":
+        rows = _by_row(rows, kept)
+    elif method == "batch":
+        rows = _by_batch(rows, kept)
+    return tf.reshape(rows, shape) if rows.shape.rank != g.shape.rank else rows
+
+
+def nonzero_rows(rows: tf.Tensor) -> tf.Tensor:
+    """Return booleans (...,) that are False where `rows` (..., D) is zero throughout; NaN is not zero."""
+    return tf.reduce_any(tf.not_equal(rows, 0), axis=-1)
+
+
+def at_least_float32(x: tf.Tensor) -> tf.Tensor:
+    """Return `x` as float32 where it is a smaller float, else as it is."""
+    return tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
+
+
+def _as_rows(mask: Any, like: tf.Tensor) -> tf.Tensor:
+    """Return `mask` as booleans that broadcast against `like`, (B,) or (B, positions...)."""
+    mask = tf.cast(tf.convert_to_tensor(mask), tf.bool)
+    while mask.shape.rank < like.shape.rank:
+        mask = mask[..., None]
+    return mask
+
+
+def _scaled(rows: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return rows divided by their largest entry, the squared length of these, and the largest entry, (..., 1).
+
+    Squares of 1e-30 vanish in float32. The largest entry only moves the scale, so it may be a constant of the
+    differentiation: the quotient that uses it has the exact derivatives at every order.
+    """
+    largest = tf.stop_gradient(tf.reduce_max(tf.abs(rows), axis=-1, keepdims=True))
+    largest = tf.where(kept[..., None], largest, tf.ones_like(largest))
+    scaled = rows / largest
+    return scaled, tf.reduce_sum(tf.square(scaled), axis=-1, keepdims=True), largest
+
+
+def _by_row(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
+    scaled, squared, _ = _scaled(rows, kept)
+    return scaled / tf.sqrt(tf.where(kept[..., None], squared, tf.ones_like(squared)))
+
+
+def _by_batch(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
+    _, squared, largest = _scaled(rows, kept)
+    # One number a row, so float64 costs nothing here and holds squares of rows from 1e-150 to 1e150.
+    total = tf.reduce_sum(tf.cast(squared, tf.float64) * tf.square(tf.cast(largest, tf.float64)) * tf.cast(kept[..., None], tf.float64))
+    total = sum_over_replicas(total)
+    count = sum_over_replicas(tf.reduce_sum(tf.cast(kept, tf.float64)))
+    mean = total / tf.maximum(count, 1.0)
+    mean = tf.where(count > 0, mean, tf.ones_like(mean))
+    return rows * tf.cast(tf.math.rsqrt(mean), rows.dtype)

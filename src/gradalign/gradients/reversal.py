@@ -1,0 +1,123 @@
+"""Gradient reversal (Ganin et al., "Domain-Adversarial Training of Neural Networks", JMLR 2016, section 4.1, eq. 17).
+
+Forward the identity, backward `-strength` times the gradient. Of order n: the n-th derivative of `f(R(x))` is
+`(-strength)^n f^(n)(x)`, because the gradient is itself made of ordinary differentiable operations.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gradalign.errors import UserError
+
+__all__ = ["GradientReversal", "reverse_gradient"]
+
+
+def reverse_gradient(x: Any, strength: Any) -> tf.Tensor:
+    """Return `x` unchanged; gradients that pass back through it are multiplied by `-strength`.
+
+    Args:
+        x: float tensor of any shape.
+        strength: number, scalar tensor or scalar variable, not negative. It gets no gradient.
+
+    Returns:
+        A tensor equal to `x`, of the same shape and dtype.
+
+    Raises:
+        UserError: where `x` is not a float tensor or `strength` is a negative or non-finite number.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = reverse_gradient(x, 0.5) ** 2
+        >>> float(tape.gradient(y, x))
+        -3.0
+    """
+    x = tf.convert_to_tensor(x)
+    if not x.dtype.is_floating:
+        raise UserError(f"reverse_gradient takes a float tensor, since only those have gradients; received {x.dtype.name}.")
+    if isinstance(strength, (int, float)):
+        _check_strength(strength)
+    factor = tf.stop_gradient(-tf.cast(tf.convert_to_tensor(strength), x.dtype))
+
+    # The decorated function takes its tensor positionally: with keywords only, TensorFlow ignores a custom gradient.
+    @tf.custom_gradient
+    def reverse(value: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        def backward(upstream: Any) -> Any:
+            if isinstance(upstream, tf.IndexedSlices):
+                return tf.IndexedSlices(factor * upstream.values, upstream.indices, upstream.dense_shape)
+            return factor * upstream
+
+        return tf.identity(value), backward
+
+    return reverse(x)
+
+
+def _check_strength(strength: float) -> None:
+    if not math.isfinite(strength) or strength < 0:
+        raise UserError(f"The strength of a gradient reversal is a finite number, 0 or more; received {strength!r}.")
+
+
+@keras.saving.register_keras_serializable(package="gradalign")
+class GradientReversal(keras.layers.Layer):
+    """`reverse_gradient` as a layer, whose strength is a variable.
+
+    Assigning the strength takes effect in functions traced before, without a new trace; it is saved with the model.
+
+    Args:
+        strength: initial strength, a finite number, 0 or more.
+
+    Raises:
+        UserError: where `strength` is negative or not finite.
+
+    Example:
+        >>> layer = GradientReversal(0.5)
+        >>> x = tf.constant([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = tf.reduce_sum(layer(x))
+        >>> tape.gradient(y, x).numpy().tolist()
+        [-0.5, -0.5]
+        >>> layer.strength = 0.25
+        >>> float(layer.strength)
+        0.25
+    """
+
+    def __init__(self, strength: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        _check_strength(strength)
+        self.supports_masking = True
+        self._strength = self.add_weight(
+            name="strength",
+            shape=(),
+            initializer=keras.initializers.Constant(float(strength)),
+            trainable=False,
+            autocast=False,
+            aggregation="only_first_replica",
+        )
+        self.built = True
+
+    @property
+    def strength(self) -> Any:
+        """The strength, a scalar variable; assigning a number writes it."""
+        return self._strength
+
+    @strength.setter
+    def strength(self, value: Any) -> None:
+        if isinstance(value, (int, float)):
+            _check_strength(value)
+        self._strength.assign(value)
+
+    def call(self, x: Any) -> Any:
+        return reverse_gradient(x, self._strength)
+
+    def compute_output_shape(self, x_shape: Any) -> Any:
+        return x_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "strength": float(keras.ops.convert_to_numpy(self._strength))}

@@ -1,0 +1,119 @@
+"""What the logs say of the tasks: losses and metrics over labelled rows, as means of the whole epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gradalign.errors import UserError, nearest
+from gradalign.gradients._keras_compat import metric_from
+from gradalign.tasks.labels import LabelledRows
+
+__all__ = ["TaskMetrics", "WeightedMean", "metrics_by_task"]
+
+
+class WeightedMean(keras.metrics.Metric):
+    """Sum of totals over sum of weights: an epoch's mean, whatever the batches.
+
+    Example:
+        >>> mean = WeightedMean(name="click_loss")
+        >>> mean.update_state(tf.constant(3.0), tf.constant(2.0)); mean.update_state(tf.constant(1.0), tf.constant(2.0))
+        >>> float(mean.result())
+        1.0
+    """
+
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.total = self.add_variable((), initializer="zeros", name="total", aggregation="sum")
+        self.weight = self.add_variable((), initializer="zeros", name="weight", aggregation="sum")
+
+    def update_state(self, total: tf.Tensor, weight: tf.Tensor) -> None:
+        """Add a batch's weighted total and its weight, scalars of one replica."""
+        self.total.assign_add(tf.cast(total, self.total.dtype))
+        self.weight.assign_add(tf.cast(weight, self.weight.dtype))
+
+    def result(self) -> tf.Tensor:
+        weight = tf.convert_to_tensor(self.weight)
+        return tf.convert_to_tensor(self.total) / tf.where(weight == 0, tf.ones_like(weight), weight)
+
+
+class TaskMetrics(keras.metrics.Metric):
+    """The metrics of every task, under `<task>_<metric>` as Keras names them.
+
+    Args:
+        metrics: `{task: [metric, ...]}` of names, functions or metric objects; these see labelled rows, weighing 1.
+        weighted_metrics: the same; these see labelled rows with their sample weight.
+    """
+
+    def __init__(self, metrics: dict[str, list[Any]], weighted_metrics: dict[str, list[Any]]) -> None:
+        super().__init__(name="task_metrics")
+        self.given = {"metrics": metrics, "weighted_metrics": weighted_metrics}
+        # (name in the logs, task, metric, whether it takes the sample weight)
+        self.built_metrics: list[tuple[str, str, Any, bool]] = []
+        self.is_built = False
+
+    def build(self, rows: Mapping[str, LabelledRows], predictions: Mapping[str, tf.Tensor]) -> None:
+        """Make the metric objects, whose choice can depend on the shapes of labels and predictions."""
+        names: set[str] = set()
+        for argument, given in self.given.items():
+            for task, identifiers in given.items():
+                for identifier in identifiers:
+                    metric = metric_from(identifier, rows[task].y_true, predictions[task])
+                    name = f"{task}_{metric.name}"
+                    if name in names and argument == "weighted_metrics":
+                        name = f"{task}_weighted_{metric.name}"
+                    number, free = 1, name
+                    while free in names:
+                        free, number = f"{name}_{number}", number + 1
+                    names.add(free)
+                    self.built_metrics.append((free, task, metric, argument == "weighted_metrics"))
+        self.is_built = True
+
+    def update_state(self, rows: Mapping[str, LabelledRows], predictions: Mapping[str, tf.Tensor]) -> None:
+        """Add a batch; rows without a label weigh nothing in any metric."""
+        if not self.is_built:
+            self.build(rows, predictions)
+        for _, task, metric, weighted in self.built_metrics:
+            labelled = rows[task]
+            weight = labelled.weight if weighted else tf.cast(labelled.mask, labelled.weight.dtype)
+            y_pred = tf.where(_behind(labelled.mask, predictions[task]), predictions[task], tf.zeros_like(predictions[task]))
+            metric.update_state(labelled.y_true, y_pred, sample_weight=weight)
+
+    @property
+    def variables(self) -> list[Any]:
+        return [variable for _, _, metric, _ in self.built_metrics for variable in metric.variables]
+
+    def reset_state(self) -> None:
+        for _, _, metric, _ in self.built_metrics:
+            metric.reset_state()
+
+    def result(self) -> dict[str, Any]:
+        return {name: metric.result() for name, _, metric, _ in self.built_metrics}
+
+
+def _behind(mask: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(mask, [-1, *[1] * (tensor.shape.rank - 1)])
+
+
+def metrics_by_task(metrics: Any, tasks: list[str], argument: str) -> dict[str, list[Any]]:
+    """Return `metrics` as `{task: [metric, ...]}`.
+
+    Raises:
+        UserError: where it is not a dict keyed by task, or names an unknown task.
+    """
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise UserError(f"{argument} is a dict keyed by task, such as {{'{tasks[0]}': ['AUC']}}; received {metrics!r}.")
+    for name in metrics:
+        if name not in tasks:
+            raise UserError(f'{argument} names an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}')
+    found = {}
+    for task in tasks:
+        of_task = metrics.get(task)
+        if of_task is not None:
+            found[task] = list(of_task) if isinstance(of_task, (list, tuple)) else [of_task]
+    return found
