@@ -1,0 +1,47 @@
+# A fresh clone needs nothing but this file, make and Python: each of `train`, `test` and `lint` sets itself up first.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN ?= runs/census-income
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+# Younger than pyproject.toml once everything it asks for is installed, so that a second `make` installs nothing.
+STAMP := $(VENV)/.installed
+
+# GradAlign runs on TensorFlow, whatever this machine's own Keras settings say.
+export KERAS_BACKEND := tensorflow
+export TF_USE_LEGACY_KERAS := 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install train test lint
+
+help:
+	@echo 'make install   create $(VENV) and install GradAlign with all extras'
+	@echo 'make train     train on Census-Income and write $(RUN), replacing the run there; RUN=... for another folder'
+	@echo 'make test      run the tests, WORKERS=$(WORKERS) at a time'
+	@echo 'make lint      check style, format and types'
+
+install: $(STAMP)
+
+train: $(STAMP)
+	"$(BIN)/gradalign" train census-income --out "$(RUN)" --overwrite
+
+test: $(STAMP)
+	"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile
+
+lint: $(STAMP)
+	"$(BIN)/ruff" check .
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/mypy"
+
+$(STAMP): pyproject.toml src/gradalign/_version.py
+	@command -v "$(PYTHON)" >/dev/null || \
+	  { echo 'GradAlign needs Python 3.10 or newer, and there is no $(PYTHON): make install PYTHON=/path/to/python3' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "GradAlign needs Python 3.10 or newer, and $(PYTHON) is $$("$(PYTHON)" -V 2>&1): make install PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo 'Python comes without its venv module here: install it (on Debian and Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
+	"$(PYTHON)" -m venv "$(VENV)"
+	"$(BIN)/python" -m pip install --editable '.[all]'
+	@touch "$@"

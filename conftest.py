@@ -1,0 +1,61 @@
+"""What the whole suite shares, the examples in docstrings too: quiet TensorFlow, PyTorch at hand, each test alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from xdist import is_xdist_controller
+
+# Before anything imports TensorFlow, and for the processes that tests start.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def pytest_configure() -> None:
+    """Refuse to run without PyTorch: a suite that skipped its reference would say that gradients are right, unseen."""
+    if importlib.util.find_spec("torch") is None:
+        raise pytest.UsageError("The suite compares every gradient with PyTorch, which is missing: run `make install`.")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Split the CPU into two logical devices, which TensorFlow allows only before its first operation."""
+    if is_xdist_controller(session):
+        return  # It runs no test, so it loads no TensorFlow.
+    with _quiet_stderr():
+        import keras  # noqa: F401 - the tests' first import of either would print, and pytest would show it at the end
+        import tensorflow as tf
+
+    [cpu] = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Drop what native code writes to the error stream: TensorFlow logs its start before it reads its log level."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@pytest.fixture(autouse=True)
+def fresh_keras() -> Iterator[None]:
+    """Start each test from one seed, counted layer names and default settings, and undo the settings that it made."""
+    import keras
+    import tensorflow as tf
+
+    # Names such as "dense_1" count up over a process, and a random layer made before would share its seed generator.
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(0)
+    yield
+    tf.config.run_functions_eagerly(False)
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")

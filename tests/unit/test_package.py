@@ -1,0 +1,212 @@
+"""The package as a whole: its public surface, that naming it loads nothing, and what it says where it cannot work."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import gradalign
+from gradalign import _environment
+
+PUBLIC = [
+    "AdversarialAlignment",
+    "GradAlignWarning",
+    "GradientReversal",
+    "MultiTaskModel",
+    "UserError",
+    "__version__",
+    "alignment",
+    "architectures",
+    "callbacks",
+    "check_second_order",
+    "data",
+    "datasets",
+    "diagnostics",
+    "gradients",
+    "layers",
+    "reverse_gradient",
+    "task_gradients",
+    "training",
+]
+
+
+def python(code: str, **environment: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a process of its own, with Keras' own variables as given here only."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("KERAS_") and k != "TF_USE_LEGACY_KERAS"}
+    variables = {**inherited, **{k: str(v) for k, v in environment.items()}}
+    return subprocess.run([sys.executable, "-c", code], env=variables, text=True, capture_output=True, timeout=120)
+
+
+def last_line(run: subprocess.CompletedProcess[str]) -> str:
+    assert run.returncode == 1, run.stdout + run.stderr
+    return run.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def keras_home(tmp_path: Path) -> Path:
+    """A KERAS_HOME without settings, so that the machine's own do not reach the test."""
+    return tmp_path
+
+
+# --- Public surface ---------------------------------------------------------------------------------------------------
+
+
+def test_public_surface_is_exactly_this():
+    assert sorted(gradalign.__all__) == PUBLIC
+    assert dir(gradalign) == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_loads(name):
+    assert getattr(gradalign, name) is getattr(gradalign, name)
+    assert name in vars(gradalign), "a name that was loaded is kept"
+
+
+def test_type_checkers_see_the_same_names():
+    [block] = [n for n in ast.parse(inspect.getsource(gradalign)).body if isinstance(n, ast.If)]
+    seen = {alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == set(PUBLIC)
+
+
+def test_unknown_name_is_an_attribute_error_with_the_nearest_name():
+    with pytest.raises(AttributeError, match=r"no attribute 'MultitaskModel'\. Did you mean \"MultiTaskModel\"\?"):
+        _ = gradalign.MultitaskModel
+    assert not hasattr(gradalign, "no_such_name")
+
+
+def test_version_is_the_installed_one():
+    assert gradalign.__version__ == metadata.version("gradalign")
+
+
+# --- Lazy -------------------------------------------------------------------------------------------------------------
+
+
+def test_naming_the_package_loads_no_tensorflow(keras_home):
+    code = "import sys, gradalign; dir(gradalign); gradalign.UserError; print(*sys.modules)"
+    run = python(code, KERAS_HOME=keras_home)
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert "gradalign" in loaded, run.stderr
+    assert not loaded & {"tensorflow", "keras", "torch", "numpy", "pyarrow", "pydantic", "sklearn"}
+
+
+def test_a_name_loads_what_it_needs(keras_home):
+    code = "import sys, gradalign; gradalign.MultiTaskModel; print('keras' in sys.modules)"
+    run = python(code, KERAS_HOME=keras_home)
+    assert run.stdout.strip() == "True", run.stderr
+
+
+# --- Environment ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["jax", "torch", "TensorFlow"])
+def test_another_backend_is_refused(value, keras_home):
+    assert last_line(python("import gradalign", KERAS_BACKEND=value, KERAS_HOME=keras_home)) == (
+        f"ImportError: GradAlign needs Keras on its TensorFlow backend, and KERAS_BACKEND is {value}; "
+        "unset it or set KERAS_BACKEND=tensorflow before Python starts."
+    )
+
+
+@pytest.mark.parametrize("value", ["", "tensorflow"])
+def test_tensorflow_backend_is_taken(value, keras_home):
+    assert python("import gradalign", KERAS_BACKEND=value, KERAS_HOME=keras_home).returncode == 0
+
+
+def test_another_backend_in_the_settings_file_is_refused(keras_home):
+    settings = keras_home / "keras.json"
+    settings.write_text(json.dumps({"floatx": "float32", "backend": "torch"}))
+    assert last_line(python("import gradalign", KERAS_HOME=keras_home)) == (
+        f'ImportError: GradAlign needs Keras on its TensorFlow backend, and {settings} says "backend": "torch"; '
+        'change it to "tensorflow" there, or set KERAS_BACKEND=tensorflow before Python starts.'
+    )
+    assert python("import gradalign", KERAS_HOME=keras_home, KERAS_BACKEND="tensorflow").returncode == 0
+
+
+def test_settings_file_is_found_in_the_home_folder(tmp_path):
+    folder = tmp_path / ".keras"
+    folder.mkdir()
+    (folder / "keras.json").write_text('{"backend": "jax"}')
+    assert str(folder / "keras.json") in last_line(python("import gradalign", HOME=tmp_path))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"backend": "tensorflow"}'])
+def test_settings_file_without_another_backend_is_taken(text, keras_home):
+    (keras_home / "keras.json").write_text(text)
+    assert python("import gradalign", KERAS_HOME=keras_home).returncode == 0
+
+
+@pytest.mark.parametrize("settings", [{"KERAS_BACKEND": "torch"}, {"file": "torch"}, {}])
+def test_we_look_where_keras_looks(settings, keras_home):
+    """What Keras says of itself, once loaded, is what is foreseen before it is loaded."""
+    if "file" in settings:
+        (keras_home / "keras.json").write_text(json.dumps({"backend": settings["file"]}))
+    variables = {k: v for k, v in settings.items() if k != "file"}
+    keras = python("import keras; print(keras.config.backend())", KERAS_HOME=keras_home, **variables).stdout.strip()
+    ours = python("import gradalign", KERAS_HOME=keras_home, **variables)
+    assert keras in ("tensorflow", "torch")
+    assert (ours.returncode == 0) == (keras == "tensorflow")
+
+
+def test_keras_already_loaded_on_another_backend_is_refused(keras_home):
+    code = "import os, keras; del os.environ['KERAS_BACKEND']; import gradalign"
+    assert last_line(python(code, KERAS_BACKEND="torch", KERAS_HOME=keras_home)) == (
+        "ImportError: GradAlign needs Keras on its TensorFlow backend, and Keras is already loaded on "
+        '"torch"; start Python again with KERAS_BACKEND=tensorflow.'
+    )
+
+
+def test_keras_already_loaded_on_tensorflow_is_taken_whatever_the_variable_says_since(keras_home):
+    code = "import os, keras; os.environ['KERAS_BACKEND'] = 'jax'; import gradalign"
+    assert python(code, KERAS_HOME=keras_home).returncode == 0
+
+
+@pytest.mark.parametrize("value", ["1", "true", "True"])
+def test_legacy_keras_is_refused(value, keras_home):
+    assert last_line(python("import gradalign", TF_USE_LEGACY_KERAS=value, KERAS_HOME=keras_home)) == (
+        f"ImportError: GradAlign needs Keras 3, and TF_USE_LEGACY_KERAS={value} sends tf.keras to Keras 2; "
+        "unset TF_USE_LEGACY_KERAS before Python starts."
+    )
+
+
+@pytest.mark.parametrize("value", ["", "0", "false"])
+def test_legacy_keras_switched_off_is_taken(value, keras_home):
+    assert python("import gradalign", TF_USE_LEGACY_KERAS=value, KERAS_HOME=keras_home).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "title", "version"), [("tensorflow", "TensorFlow", "2.9.3"), ("keras", "Keras", "3.6.0")]
+)
+def test_an_older_release_is_refused(module, title, version, tmp_path, keras_home):
+    package = tmp_path / f"{module}-{version}.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    floor = ".".join(map(str, _environment.FLOORS[module]))
+    assert last_line(python("import gradalign", PYTHONPATH=path, KERAS_HOME=keras_home)) == (
+        f"ImportError: GradAlign needs {title} {floor} or newer, and {version} is installed; "
+        f'install it with: pip install "{module}>={floor}"'
+    )
+
+
+def test_a_missing_tensorflow_is_said(tmp_path):
+    """With nothing but GradAlign's own source on the path."""
+    source = Path(inspect.getfile(gradalign)).parents[1]
+    code = f"import sys; sys.path.insert(0, {str(source)!r}); import gradalign"
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", code], text=True, capture_output=True, timeout=120)
+    assert last_line(run) == (
+        "ImportError: GradAlign needs TensorFlow 2.18 or newer, and it is not installed; "
+        'install it with: pip install "tensorflow>=2.18"'
+    )
+
+
+def test_floors_are_the_ones_that_the_package_asks_for():
+    asked = dict(re.findall(r"^(tensorflow|keras)>=(\d+\.\d+)$", "\n".join(metadata.requires("gradalign") or []), re.M))
+    assert asked == {module: ".".join(map(str, floor)) for module, floor in _environment.FLOORS.items()}
