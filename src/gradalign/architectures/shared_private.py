@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 
 from gradalign.layers.field_embedding import FieldEmbedding
-from gradalign.layers.fields import Field, MultiValued, Numeric, check_fields
+from gradalign.layers.fields import Field, MultiValued, Numeric, check_fields, is_input_name
 from gradalign.layers.tower import Activation, check_tower, tower
 
 
@@ -91,8 +92,11 @@ def _check_tasks(tasks: Iterable[str]) -> list[str]:
     if not names:
         raise ValueError(f"`tasks` must name at least one task, received {tasks!r}.")
     for name in names:
-        if not isinstance(name, str) or not name or "/" in name:
-            raise ValueError(f'The name of a task must be a non-empty string without "/", received {name!r}.')
+        # TensorFlow's rule for the names of layers.
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+            raise ValueError(
+                f'The name of a task may hold letters from A to Z, digits, "_", "." and "-", received {name!r}.'
+            )
         if names.count(name) > 1:
             raise ValueError(f'Task "{name}" is named twice.')
     return names
@@ -119,7 +123,10 @@ def _check_layer_names(fields: Mapping[str, Field], tasks: Sequence[str], hidden
         if task in taken:
             raise ValueError(f'"{task}" is the name of one of the model\'s layers; rename the task.')
     for name in fields:
-        if "/" in name:
-            raise ValueError(f'The name of a field must not hold "/", received "{name}"; rename the column.')
+        if not is_input_name(name):
+            raise ValueError(
+                f'"{name}" cannot be the name of an input of a served model; use letters from A to Z, digits and "_", '
+                f"a letter first, and no word that Python reserves."
+            )
         if name in taken:
             raise ValueError(f'"{name}" is the name of one of the model\'s layers; rename the field.')

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import keyword
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -119,6 +121,19 @@ def field_from_config(config: Mapping[str, Any]) -> Field:
             f"The kind of a field must be one of {', '.join(_KINDS)}, received {kind!r}.{nearest(str(kind), _KINDS)}"
         )
     return _KINDS[kind](**values)
+
+
+def is_input_name(name: str) -> bool:
+    """Whether a served model can have an input of this name: an ASCII identifier that Python does not reserve.
+
+    A model whose input is named otherwise trains, but its export fails.
+
+    Example:
+
+    >>> is_input_name("native_country"), is_input_name("native country"), is_input_name("class")
+    (True, False, False)
+    """
+    return bool(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)) and not keyword.iskeyword(name) and name != "self"
 
 
 def check_fields(fields: Mapping[str, Field]) -> dict[str, Field]:

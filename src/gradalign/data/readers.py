@@ -1,0 +1,113 @@
+"""Tables from files, and their split."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from gradalign.errors import UserError
+
+PARQUET = (".parquet", ".pq")
+CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_BLOCK = 1 << 28  # bytes of a CSV from which the types of its columns are guessed
+
+
+def read_table(path: str | os.PathLike[str], types: Mapping[str, str] | None = None) -> pa.Table:
+    r"""Read a Parquet or CSV file, told apart by the suffix.
+
+    In a CSV, an empty cell of a column of numbers is null; text stays as it is written, "NA" included.
+
+    Args:
+        path: `.parquet`, `.pq`, `.csv`, `.csv.gz`, `.tsv` or `.tsv.gz`.
+        types: column -> Arrow type name ("string", "int32", "double" ...) for a CSV, which holds no types itself:
+            `Preprocessing.types` gives those of the training table. Columns that the file lacks are ignored.
+
+    Returns:
+        The table, with at least one row and unique column names.
+
+    Raises:
+        UserError: no such file, a folder, an unknown suffix, a damaged or empty file, a repeated column name.
+
+    Example:
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "small.csv"
+    >>> _ = path.write_text("age,city\n31,Oslo\n,Rome\n")
+    >>> read_table(path).to_pydict()
+    {'age': [31, None], 'city': ['Oslo', 'Rome']}
+    """
+    path = Path(path)
+    name = path.name.lower()
+    if not name.endswith(PARQUET + CSV):
+        raise UserError(f"{path} is neither Parquet nor CSV by its suffix; it must end in {', '.join(PARQUET + CSV)}.")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name one file.")
+    if not path.exists():
+        raise UserError(f"There is no file {path}.")
+    try:
+        table = _read_parquet(path) if name.endswith(PARQUET) else _read_csv(path, name, types or {})
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        kind = "Parquet" if name.endswith(PARQUET) else "CSV"
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise UserError(f"{path} cannot be read as {kind}; it may be damaged or cut short ({reason}).") from error
+    repeated = [c for c in table.column_names if table.column_names.count(c) > 1]
+    if repeated:
+        raise UserError(f'{path} has more than one column named "{repeated[0]}"; rename all but one.')
+    if table.num_rows == 0:
+        raise UserError(f"{path} has no rows.")
+    return table
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    # One file, not a data set: a folder named `a=1` above it must not become a column.
+    return pyarrow.parquet.ParquetFile(path).read()
+
+
+def _read_csv(path: Path, name: str, types: Mapping[str, str]) -> pa.Table:
+    return pyarrow.csv.read_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK),
+        parse_options=pyarrow.csv.ParseOptions(
+            delimiter="\t" if ".tsv" in name else ",",
+            newlines_in_values=True,
+        ),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types={column: pa.type_for_alias(alias) for column, alias in types.items()},
+        ),
+    )
+
+
+def split_rows(table: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:
+    """Split `table` at random into two tables, each in the order of the rows.
+
+    Args:
+        table: of N rows.
+        share: of the rows that go to the first part, in (0, 1); it gets `round(share * N)` of them.
+        seed: the same seed gives the same split on every machine and with every NumPy.
+
+    Returns:
+        The first part and the rest.
+
+    Raises:
+        UserError: `share` is out of range, or a part would be empty.
+
+    Example:
+
+    >>> first, rest = split_rows(pa.table({"a": range(10)}), 0.3, seed=0)
+    >>> first.num_rows, rest.num_rows
+    (3, 7)
+    """
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise UserError(f"The share of rows to split off must be between 0 and 1, received {share!r}.")
+    first = round(share * table.num_rows)
+    if not 0 < first < table.num_rows:
+        raise UserError(f"{table.num_rows} rows cannot be split with a share of {share}: one part would be empty.")
+    # RandomState, because NumPy promises that its stream never changes; that of default_rng may.
+    order = np.random.RandomState(seed).permutation(table.num_rows)
+    return table.take(np.sort(order[:first])), table.take(np.sort(order[first:]))
