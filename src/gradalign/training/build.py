@@ -1,0 +1,113 @@
+"""From a config to what trains: encoded rows and a compiled model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import pyarrow as pa
+
+from gradalign.alignment import AdversarialAlignment
+from gradalign.architectures import shared_private
+from gradalign.data import Preprocessing, Schema, TaskSpec, infer_schema, labels
+from gradalign.errors import UserError
+from gradalign.multi_task_model import MultiTaskModel
+from gradalign.training.config import Config, FeaturesConfig
+from gradalign.training.rows import Tables
+
+XY = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """The rows of a run as arrays: ({field: (rows, ...)}, {task: float32 (rows,), NaN where there is no label})."""
+
+    config: Config
+    schema: Schema
+    preprocessing: Preprocessing
+    train: XY
+    validation: XY | None
+    test: XY
+
+
+def tasks_of(config: Config) -> dict[str, TaskSpec]:
+    """The config's tasks as `gradalign.data` takes them."""
+    return {task: TaskSpec(spec.label, tuple(spec.positive)) for task, spec in config.tasks.items()}
+
+
+def prepare(config: Config, tables: Tables, preprocessing: Preprocessing | None = None) -> Prepared:
+    """Fit the preprocessing on the training table, where none is given, and encode all parts.
+
+    The returned config has every column under `features`, so that it needs no inference.
+
+    Raises:
+        UserError: the tables do not fit the config: a column is missing, a label has one value only, and so on.
+    """
+    data = config.data
+    train_source = data.train or "the training data"
+    schema = infer_schema(tables.train, tasks_of(config), config.features.model_dump(exclude_none=True), train_source)
+    fitted = preprocessing or Preprocessing.fit(tables.train, schema, train_source)
+
+    def encode(table: pa.Table, source: str) -> XY:
+        return fitted.encode(table, source), labels(table, schema, source)
+
+    train, test = encode(tables.train, train_source), encode(tables.test, data.test or "the test data")
+    validation = None
+    if tables.validation is not None:
+        from_part = data.validation_fraction is not None or data.validation is None
+        validation = encode(tables.validation, "the validation part" if from_part else str(data.validation))
+    features = FeaturesConfig.model_validate(schema.features())
+    config = config.model_copy(update={"features": features})
+    return Prepared(config, schema, fitted, train, validation, test)
+
+
+def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) -> MultiTaskModel:
+    """Build and compile the model that a config describes.
+
+    Args:
+        config: the config.
+        preprocessing: fitted; it says which fields there are.
+        total_steps: optimizer steps of the whole training, for the alignment's schedule.
+
+    Raises:
+        UserError: names that collide, say of a task and a column.
+    """
+    settings = config.model
+    try:
+        base = shared_private(
+            preprocessing.fields,
+            list(config.tasks),
+            shared_dim=settings.shared_dim,
+            private_dim=settings.private_dim,
+            towers=settings.towers,
+            activation=settings.activation,
+            dropout=settings.dropout,
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    model = MultiTaskModel(base, shared="shared_embedding", alignment=_alignment(config, total_steps))
+    rate = None if config.alignment.method == "none" else config.alignment.discriminator_learning_rate
+    model.compile(
+        keras.optimizers.Adam(config.training.learning_rate),
+        loss=dict.fromkeys(config.tasks, "binary_crossentropy"),
+        loss_weights={task: spec.loss_weight for task, spec in config.tasks.items()},
+        metrics={task: [keras.metrics.AUC(name="auc")] for task in config.tasks},
+        jit_compile=config.training.jit_compile,
+        discriminator_optimizer=None if rate is None else keras.optimizers.Adam(rate),
+    )
+    return model
+
+
+def _alignment(config: Config, total_steps: int) -> AdversarialAlignment | None:
+    settings = config.alignment
+    if settings.method == "none":
+        return None
+    return AdversarialAlignment(
+        settings.weight,
+        normalize=settings.normalize,
+        schedule=settings.schedule,
+        total_steps=total_steps,
+        tasks=settings.tasks,
+        reach=settings.reach,
+    )

@@ -1,0 +1,252 @@
+"""The config's schema: every key, its type, its default and what it means.
+
+A config is a YAML file (see `configs/census-income.yaml`, where comments explain each key) that
+`gradalign.training.config_file` reads and turns into a `Config`. Unknown keys, wrong types and impossible values are
+refused by `validate`, in one sentence that names the key, quotes the value and says what is wanted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from gradalign.training.config_errors import one_sentence
+
+Scalar = str | bool | int | float
+Activation = Literal["gelu", "silu", "swish", "softplus", "tanh", "sigmoid", "elu", "selu", "mish", "relu", "linear"]
+_FRACTION = re.compile(r"\s*(\d+|\d*\.\d+)\s+of\s+(\w+)\s*")
+
+
+def is_fraction(validation: str | None) -> bool:
+    """Whether `data.validation` reads like "0.5 of test" rather than like a path."""
+    return _FRACTION.fullmatch(validation or "") is not None
+
+
+class _Section(BaseModel):
+    """One mapping of the config: no unknown keys, no silent conversion. A field's description is what errors say."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class DataConfig(_Section):
+    """Where the rows come from: a bundled data set, or a training file, a test file and a validation part."""
+
+    dataset: Literal["census-income"] | None = Field(None, description="the bundled data set census-income, or null")
+    train: str | None = Field(None, description="the path of a .parquet or .csv file")
+    test: str | None = Field(None, description="the path of a .parquet or .csv file")
+    validation: str | None = Field(None, description='the path of a .parquet or .csv file, or such as "0.5 of test"')
+    limit: int | None = Field(None, ge=1, description="a whole number of rows, 1 or more, or null for all rows")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataConfig:
+        files = [key for key in ("train", "test", "validation") if getattr(self, key) is not None]
+        if self.dataset is not None:
+            if files:
+                raise ValueError(
+                    f'data.dataset "{self.dataset}" brings its own rows, so data.{files[0]} has no place beside it; '
+                    "remove one of the two."
+                )
+            return self
+        for key in ("train", "test"):
+            if getattr(self, key) is None:
+                raise ValueError(
+                    f"data.{key} is missing; give the path of a .parquet or .csv file, or name a bundled data set "
+                    "under data.dataset."
+                )
+        if is_fraction(self.validation):
+            fraction = self.validation_fraction
+            if fraction is None or not 0.0 < fraction[0] < 1.0:
+                raise ValueError(
+                    f'data.validation is "{self.validation}"; it must be a file, or a number between 0 and 1 followed '
+                    'by "of test" or "of train".'
+                )
+        return self
+
+    @property
+    def validation_fraction(self) -> tuple[float, Literal["train", "test"]] | None:
+        """(fraction, part it is taken from) where `validation` is such as "0.5 of test"; None for a path or null."""
+        found = _FRACTION.fullmatch(self.validation or "")
+        if found is None or found[2] not in ("train", "test"):
+            return None
+        return float(found[1]), found[2]  # type: ignore[return-value]
+
+
+class TaskConfig(_Section):
+    """One binary task: a label column, the value or values that count as positive, and its weight in the loss."""
+
+    label: str = Field(description="the name of a column")
+    positive: Annotated[list[Scalar], BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = Field(
+        min_length=1, description="the label's positive value, or a list of them"
+    )
+    loss_weight: float = Field(1.0, ge=0, description="a number, 0 or more")
+
+
+class NumericFeature(_Section):
+    """How one numeric column enters the model."""
+
+    transform: Literal["bucket", "project"] = Field("bucket", description='"bucket" or "project"')
+    buckets: int | None = Field(None, ge=2, description="a whole number, 2 or more; only with transform: bucket")
+
+    @model_validator(mode="after")
+    def _buckets_where_there_are_some(self) -> NumericFeature:
+        if self.transform == "project" and self.buckets is not None:
+            raise ValueError(
+                f"features.numeric has a column with transform: project and buckets: {self.buckets}; "
+                "remove buckets, which only transform: bucket has."
+            )
+        return self
+
+
+class CategoricalFeature(_Section):
+    """Which values of a column get an embedding of their own; the others share one."""
+
+    min_count: int = Field(2, ge=1, description="a whole number, 1 or more")
+    max_size: int | None = Field(None, ge=1, description="a whole number, 1 or more, or null")
+
+
+class MultiValuedFeature(CategoricalFeature):
+    """The same for a column of lists, and how many values of a row are kept."""
+
+    max_length: int = Field(50, ge=1, description="a whole number, 1 or more")
+
+
+def _names_to_mapping(value: Any) -> Any:
+    """`numeric: [age, year]` is short for `numeric: {age: {}, year: {}}`; `age: null` for `age: {}`."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return {name: {} for name in value}
+    if isinstance(value, dict):
+        return {name: {} if options is None else options for name, options in value.items()}
+    return value
+
+
+class FeaturesConfig(_Section):
+    """What is said about the columns; those that no key names are inferred from the training file."""
+
+    drop: list[str] = Field([], description="a list of column names")
+    numeric: Annotated[dict[str, NumericFeature], BeforeValidator(_names_to_mapping)] = Field(
+        {}, description="a list of column names, or a mapping from column name to {transform, buckets}"
+    )
+    categorical: Annotated[dict[str, CategoricalFeature], BeforeValidator(_names_to_mapping)] = Field(
+        {}, description="a list of column names, or a mapping from column name to {min_count, max_size}"
+    )
+    multi_valued: Annotated[dict[str, MultiValuedFeature], BeforeValidator(_names_to_mapping)] = Field(
+        {}, description="a list of column names, or a mapping from column name to {min_count, max_size, max_length}"
+    )
+
+    @model_validator(mode="after")
+    def _said_once(self) -> FeaturesConfig:
+        seen: dict[str, str] = {}
+        for kind in ("drop", "numeric", "categorical", "multi_valued"):
+            for column in getattr(self, kind):
+                if column in seen:
+                    raise ValueError(
+                        f'column "{column}" stands under both features.{seen[column]} and features.{kind}; '
+                        "keep it under one of them."
+                    )
+                seen[column] = kind
+        return self
+
+
+class ModelConfig(_Section):
+    """The network: shared and private embeddings, and one tower per task."""
+
+    architecture: Literal["shared_private"] = Field("shared_private", description='"shared_private"')
+    shared_dim: int = Field(8, ge=1, description="a whole number, 1 or more")
+    private_dim: int = Field(4, ge=0, description="a whole number, 0 or more")
+    towers: list[Annotated[int, Field(ge=1)]] = Field(
+        [64, 32], min_length=1, description="a list of whole numbers, 1 or more each"
+    )
+    activation: Activation = Field("gelu", description="the name of a Keras activation, such as gelu or relu")
+    dropout: float = Field(0.0, ge=0, lt=1, description="a number from 0 up to, but without, 1")
+
+
+class AlignmentConfig(_Section):
+    """How the tasks' gradients are aligned. With `method: none` the other keys play no part."""
+
+    method: Literal["adversarial", "none"] = Field("adversarial", description='"adversarial" or "none"')
+    weight: float = Field(0.1, ge=0, description="a number, 0 or more")
+    normalize: Literal["batch", "l2", "none"] = Field("batch", description='"batch", "l2" or "none"')
+    schedule: Literal["ganin", "linear"] | Annotated[float, Field(ge=0)] = Field(
+        "ganin", description='"ganin", "linear", or a number, 0 or more'
+    )
+    reach: Literal["all", "shared"] = Field("all", description='"all" or "shared"')
+    tasks: list[str] | None = Field(None, min_length=2, description="null, or a list of two task names or more")
+    discriminator_learning_rate: float | None = Field(None, gt=0, description="null, or a number above 0")
+
+
+class TrainingConfig(_Section):
+    """How long and how fast to train."""
+
+    batch_size: int = Field(1024, ge=1, description="a whole number, 1 or more")
+    epochs: int = Field(5, ge=1, description="a whole number, 1 or more")
+    learning_rate: float = Field(0.001, gt=0, description="a number above 0")
+    seed: int = Field(0, ge=0, lt=2**31, description="a whole number, 0 or more")
+    jit_compile: bool | Literal["auto"] = Field("auto", description='true, false or "auto"')
+
+
+class Config(_Section):
+    """A whole config: what `gradalign train` needs to know, checked; `name` is the run folder's default name.
+
+    >>> config = validate({
+    ...     "name": "shop",
+    ...     "data": {"train": "/data/train.parquet", "test": "/data/test.parquet", "validation": "0.5 of test"},
+    ...     "tasks": {"buy": {"label": "bought", "positive": 1}},
+    ... })
+    >>> config.data.validation_fraction, config.tasks["buy"].positive, config.model.towers
+    ((0.5, 'test'), [1], [64, 32])
+    >>> validate({**config.model_dump(), "trainnig": {}})
+    Traceback (most recent call last):
+    ...
+    gradalign.errors.UserError: "trainnig" is not a key of the config. Did you mean "training"?
+    """
+
+    name: Annotated[str, Field(pattern=r"^\w[\w.\-]*$")] = Field(
+        description="a letter, digit or _ followed by letters, digits and . _ -"
+    )
+    data: DataConfig = Field(description="a mapping with dataset, or with train and test")
+    tasks: dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")], TaskConfig] = Field(
+        min_length=1, description="a mapping from task name (letters, digits, _) to {label, positive}"
+    )
+    features: FeaturesConfig = Field(
+        FeaturesConfig(), description="a mapping with drop, numeric, categorical, multi_valued"
+    )
+    model: ModelConfig = Field(ModelConfig(), description="a mapping with architecture, shared_dim, towers and so on")
+    alignment: AlignmentConfig = Field(
+        AlignmentConfig(), description="a mapping with method, weight, schedule and so on"
+    )
+    training: TrainingConfig = Field(
+        TrainingConfig(), description="a mapping with batch_size, epochs, learning_rate, seed and so on"
+    )
+
+    @model_validator(mode="after")
+    def _labels_are_no_features(self) -> Config:
+        for task, spec in self.tasks.items():
+            for kind in ("numeric", "categorical", "multi_valued"):
+                if spec.label in getattr(self.features, kind):
+                    raise ValueError(
+                        f'column "{spec.label}" is the label of task "{task}" and stands under features.{kind} too; '
+                        f"remove it from features.{kind}, for a label among the inputs gives the answer away."
+                    )
+        for task in self.alignment.tasks or []:
+            if task not in self.tasks:
+                known = ", ".join(self.tasks)
+                raise ValueError(f'alignment.tasks names "{task}", which is no task of this config; it has {known}.')
+        return self
+
+
+def validate(raw: dict[str, Any], source: str = "the config") -> Config:
+    """Check a parsed config and return it with all defaults filled in.
+
+    Args:
+        raw: the mapping that the YAML file holds.
+        source: how errors name it: the file's path, say.
+
+    Raises:
+        UserError: an unknown key, a missing key, a wrong type or an impossible value; the first one found.
+    """
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise one_sentence(error.errors(), raw, Config, source) from None
