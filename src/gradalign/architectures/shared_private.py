@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 
 from gradalign.layers.field_embedding import FieldEmbedding
-from gradalign.layers.fields import Field, MultiValued, Numeric, check_fields, is_input_name
+from gradalign.layers.fields import Field, MultiValued, Numeric, check_fields, is_input_name, is_output_name
 from gradalign.layers.tower import Activation, check_tower, tower
 
 
@@ -51,8 +50,8 @@ def shared_private(
 
     >>> from gradalign.layers import Categorical
     >>> model = shared_private({"city": Categorical(5)}, ["click", "buy"], shared_dim=2, private_dim=1, towers=(4,))
-    >>> sorted(model.output_shape.items())
-    [('buy', (None, 1)), ('click', (None, 1))]
+    >>> {task: probability.shape for task, probability in model.output.items()}
+    {'click': (None, 1), 'buy': (None, 1)}
     """
     fields = check_fields(fields)
     names = _check_tasks(tasks)
@@ -92,8 +91,7 @@ def _check_tasks(tasks: Iterable[str]) -> list[str]:
     if not names:
         raise ValueError(f"`tasks` must name at least one task, received {tasks!r}.")
     for name in names:
-        # TensorFlow's rule for the names of layers.
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        if not isinstance(name, str) or not is_output_name(name):
             raise ValueError(
                 f'The name of a task may hold letters from A to Z, digits, "_", "." and "-", received {name!r}.'
             )

@@ -85,8 +85,8 @@ def check_column(table: pa.Table, name: str, what: str, source: str = "the table
 def plain(column: pa.ChunkedArray) -> pa.Array:
     """Return a column as one array, dictionaries resolved and every kind of text as one.
 
-    >>> plain(pa.chunked_array([["a"], ["b"]])).type
-    LargeStringType(large_string)
+    >>> str(plain(pa.chunked_array([["a"], ["b"]])).type)
+    'large_string'
     """
     kind = column.type
     if pa.types.is_dictionary(kind):

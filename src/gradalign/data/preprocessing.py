@@ -141,8 +141,11 @@ class Preprocessing:
 
     @property
     def types(self) -> dict[str, str]:
-        """Column -> type, for `read_table` of a CSV that must be read as the training table was."""
-        return {c.name: c.raw for c in self.columns if c.kind != "multi_valued"}
+        """Column -> "string" for the columns of text, which `read_table` must not read from a CSV as numbers.
+
+        A column of codes such as "01" would else come back as the number 1, which is another text.
+        """
+        return {c.name: "string" for c in self.columns if c.raw == "string" and c.kind != "multi_valued"}
 
     def raw(self, table: pa.Table, source: str = "the table") -> dict[str, tf.Tensor]:
         """Return the table's columns as the raw tensors that `model` (and a served model) takes.

@@ -25,8 +25,9 @@ def read_table(path: str | os.PathLike[str], types: Mapping[str, str] | None = N
 
     Args:
         path: `.parquet`, `.pq`, `.csv`, `.csv.gz`, `.tsv` or `.tsv.gz`.
-        types: column -> Arrow type name ("string", "int32", "double" ...) for a CSV, which holds no types itself:
-            `Preprocessing.types` gives those of the training table. Columns that the file lacks are ignored.
+        types: column -> Arrow type name ("string", "int32", "double" ...) for a CSV, which holds no types itself; other
+            columns' types are guessed. `Preprocessing.types` gives the training table's columns of text. Columns that
+            the file lacks are ignored.
 
     Returns:
         The table, with at least one row and unique column names.
@@ -53,15 +54,22 @@ def read_table(path: str | os.PathLike[str], types: Mapping[str, str] | None = N
     try:
         table = _read_parquet(path) if name.endswith(PARQUET) else _read_csv(path, name, types or {})
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if "conversion error" in str(error):
+            raise UserError(f"{path} holds a value that its column cannot hold ({_one_line(error)}).") from error
         kind = "Parquet" if name.endswith(PARQUET) else "CSV"
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"{path} cannot be read as {kind}; it may be damaged or cut short ({reason}).") from error
+        raise UserError(
+            f"{path} cannot be read as {kind}; it may be damaged or cut short ({_one_line(error)})."
+        ) from error
     repeated = [c for c in table.column_names if table.column_names.count(c) > 1]
     if repeated:
         raise UserError(f'{path} has more than one column named "{repeated[0]}"; rename all but one.')
     if table.num_rows == 0:
         raise UserError(f"{path} has no rows.")
     return table
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _read_parquet(path: Path) -> pa.Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gradalign.errors import UserError, nearest
+from gradalign.layers.fields import is_output_name
 
 Options = dict[str, Any]
 
@@ -100,6 +101,15 @@ class Schema:
         self._check_roles()
 
     def _check_roles(self) -> None:
+        for task, spec in self.tasks.items():
+            if not isinstance(task, str) or not is_output_name(task):
+                raise UserError(
+                    f'The name of a task may hold letters from A to Z, digits, "_", "." and "-", received {task!r}.'
+                )
+            if not isinstance(spec, TaskSpec):
+                raise UserError(f'Task "{task}" must be a TaskSpec, received {spec!r}.')
+            if task in self.columns:
+                raise UserError(f'Task "{task}" has the name of a feature column; rename the task.')
         label_of = {spec.label: task for task, spec in self.tasks.items()}
         role: dict[str, str] = dict.fromkeys(self.drop, "drop")
         for kind in DEFAULTS:

@@ -33,8 +33,9 @@ class FieldEmbedding(keras.layers.Layer):
     - numeric: `value * projection[f]`;
     - multi-valued: mean of `table[offset + id]` over the ids that are not the padding; zeros where there is none.
 
-    An id outside [0, size) never reads another field's row: on a CPU it is an error, on a GPU it reads zeros as Keras
-    embeddings do, and under XLA, which can do neither, it reads row 0 of the table.
+    An id outside [0, size) never reads another field's row: on a CPU it is an error (of the form
+    "indices[row, field] = -1"), on a GPU it reads zeros as Keras embeddings do, and under XLA, which can do neither, it
+    reads row 0 of the table.
 
     Args:
         fields: field name -> `Categorical`, `Numeric` or `MultiValued`.

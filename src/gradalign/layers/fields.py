@@ -136,6 +136,17 @@ def is_input_name(name: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)) and not keyword.iskeyword(name) and name != "self"
 
 
+def is_output_name(name: str) -> bool:
+    """Whether a layer, and so a task, can have this name: TensorFlow's rule.
+
+    Example:
+
+    >>> is_output_name("buy"), is_output_name("buy it")
+    (True, False)
+    """
+    return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name))
+
+
 def check_fields(fields: Mapping[str, Field]) -> dict[str, Field]:
     """Return `fields` as a dictionary of its own, or say what is wrong with it.
 
