@@ -71,7 +71,7 @@ class FieldEmbedding(keras.layers.Layer):
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
-        # Without autocast, because Keras would cast the whole table; here only what was looked up is.
+        # Without autocast, because numbers are multiplied in the variables' type.
         super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
         if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
             raise ValueError(f"`dim` must be a whole number of at least 1, received {dim!r}.")
@@ -106,12 +106,14 @@ class FieldEmbedding(keras.layers.Layer):
                 shape=(self._rows, self.dim),
                 initializer=self.embeddings_initializer,
                 name="table",
+                autocast=False,  # Keras would cast the whole table; here only the result is cast
             )
         if self._numeric:
             self.projection = self.add_weight(
                 shape=(len(self._numeric), self.dim),
                 initializer=self.embeddings_initializer,
                 name="projection",
+                autocast=False,
             )
         self.built = True
 

@@ -1,0 +1,210 @@
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from gradalign.architectures import shared_private
+from gradalign.layers import Categorical, MultiValued, Numeric
+
+FIELDS = {"tags": MultiValued(6), "city": Categorical(5), "age": Numeric(), "zip": Categorical(4)}
+TASKS = ["click", "buy"]  # in no alphabetical order
+
+
+def build(**kwargs):
+    return shared_private(FIELDS, TASKS, shared_dim=3, private_dim=2, towers=(4, 3), **kwargs)
+
+
+def batch(rows=5, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "tags": rng.integers(0, 6, (rows, 3)),
+        "city": rng.integers(0, 5, rows),
+        "age": rng.normal(size=rows).astype("float32"),
+        "zip": rng.integers(0, 4, rows),
+    }
+
+
+def ragged(inputs):
+    tags = [row[row != 0] for row in inputs["tags"]]
+    lengths = [len(row) for row in tags]
+    return {
+        **{k: tf.constant(v) for k, v in inputs.items()},
+        "tags": tf.RaggedTensor.from_row_lengths(np.concatenate(tags), lengths),
+    }
+
+
+def test_layer_names_shapes_and_order_of_outputs():
+    model = build()
+    assert model.get_layer("shared_embedding").output.shape == (None, 4 * 3)
+    for task in TASKS:
+        assert model.get_layer(f"private_embedding_{task}").output.shape == (None, 4 * 2)
+        assert model.get_layer(f"tower_{task}_0").kernel.shape == (20, 4)
+        assert model.get_layer(f"tower_{task}_1").kernel.shape == (4, 3)
+        assert model.get_layer(task).kernel.shape == (3, 1)
+    assert list(model.output) == TASKS
+    assert {name: i.shape for name, i in model.input.items()} == {
+        "tags": (None, None),
+        "city": (None,),
+        "age": (None,),
+        "zip": (None,),
+    }
+
+
+def test_each_task_is_its_tower_on_the_shared_and_its_private_embedding():
+    model, inputs = build(), batch()
+    predictions = model(inputs)
+    for task in TASKS:
+        x = np.concatenate(
+            [model.get_layer("shared_embedding")(inputs), model.get_layer(f"private_embedding_{task}")(inputs)], axis=1
+        )
+        for name in (f"tower_{task}_0", f"tower_{task}_1", task):
+            kernel, bias = model.get_layer(name).get_weights()
+            x = x @ kernel + bias
+            x = 1 / (1 + np.exp(-x)) if name == task else keras.activations.gelu(x).numpy()
+        np.testing.assert_allclose(predictions[task], x, rtol=1e-5)
+
+
+def test_no_variable_is_shared_but_the_shared_embedding():
+    model = build()
+    inputs = {k: tf.constant(v) for k, v in batch().items()}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(inputs)["click"])
+    touched = {
+        v.path
+        for v, g in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True)
+        if g is not None
+    }
+    assert touched == {v.path for v in model.trainable_variables if "buy" not in v.path}
+    assert "shared_embedding/table" in touched
+
+
+def test_without_private_embeddings():
+    model = shared_private(FIELDS, TASKS, shared_dim=3, private_dim=0, towers=(4,))
+    assert not any("private" in layer.name for layer in model.layers)
+    assert model.get_layer("tower_buy_0").kernel.shape == (12, 4)
+
+
+def test_one_task_no_hidden_layer():
+    model = shared_private({"city": Categorical(5)}, ["buy"], towers=())
+    assert model({"city": np.array([0, 4])})["buy"].shape == (2, 1)
+
+
+def test_ragged_equals_padded():
+    model, inputs = build(), batch()
+    padded, from_ragged = model(inputs), model(ragged(inputs))
+    for task in TASKS:
+        np.testing.assert_allclose(from_ragged[task], padded[task], rtol=1e-6)
+
+
+def test_xla_equals_eager():
+    model, inputs = build(), {k: tf.constant(v) for k, v in batch().items()}
+    compiled = tf.function(model, jit_compile=True)(inputs)
+    for task in TASKS:
+        np.testing.assert_allclose(compiled[task], model(inputs)[task], rtol=1e-5)
+
+
+@pytest.mark.parametrize("as_ragged", [False, True])
+def test_a_saved_model_predicts_the_same(tmp_path, as_ragged):
+    model, inputs = build(dropout=0.1), batch()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    fed = ragged(inputs) if as_ragged else inputs
+    for task in TASKS:
+        np.testing.assert_array_equal(loaded(fed)[task], model(fed)[task])
+    assert list(loaded.output) == TASKS
+    assert list(loaded.get_layer("shared_embedding").fields.items()) == list(FIELDS.items())
+
+
+def test_a_saved_model_loads_where_only_gradalign_layers_is_imported(tmp_path):
+    model, inputs = build(), batch()
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    program = (
+        "import sys, numpy as np, keras, gradalign.layers\n"
+        "model = keras.models.load_model(sys.argv[1] + '/model.keras')\n"
+        "out = model(dict(np.load(sys.argv[1] + '/inputs.npz')))\n"
+        "np.savez(sys.argv[1] + '/out.npz', **{k: v.numpy() for k, v in out.items()})\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True)
+    out = np.load(tmp_path / "out.npz")
+    for task in TASKS:
+        np.testing.assert_allclose(out[task], model(inputs)[task], rtol=1e-6)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_it_trains_on_tables_of_every_kind(jit):
+    inputs = batch(512)
+    labels = {"click": (inputs["city"] > 2).astype("float32"), "buy": (inputs["age"] > 0).astype("float32")}
+    model = build()
+    model.compile(keras.optimizers.Adam(0.02), loss=dict.fromkeys(TASKS, "binary_crossentropy"), jit_compile=jit)
+    before = {w.path: w.numpy() for w in model.weights}
+    history = model.fit(inputs, labels, epochs=12, batch_size=128, verbose=0).history["loss"]
+    assert history[-1] < 0.5 * history[0]
+    assert all(np.any(w.numpy() != before[w.path]) for w in model.weights)
+
+
+def test_dropout_acts_in_training_only():
+    model, inputs = build(dropout=0.5), batch()
+    still = model(inputs)["buy"]
+    np.testing.assert_array_equal(still, model(inputs, training=False)["buy"])
+    assert np.any(np.asarray(still) != np.asarray(model(inputs, training=True)["buy"]))
+
+
+def test_float64_throughout():
+    keras.config.set_floatx("float64")
+    model = build()
+    assert {w.dtype for w in model.weights} == {"float64"}
+    assert {p.dtype for p in model(batch()).values()} == {tf.float64}
+    assert model.input["age"].dtype == "float64"
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_gives_float32_probabilities(policy):
+    keras.config.set_dtype_policy(policy)
+    model = build()
+    assert {p.dtype for p in model(batch()).values()} == {tf.float32}
+    assert model.get_layer("shared_embedding").output.dtype == keras.config.dtype_policy().compute_dtype
+    assert {w.dtype for w in model.weights} == {"float32"}
+
+
+def test_it_can_be_exported_alone(tmp_path):
+    model, inputs = build(), batch()
+    model.export(tmp_path / "serving", verbose=False)
+    serve = tf.saved_model.load(tmp_path / "serving").signatures["serving_default"]
+    typed = {k: tf.constant(v, model.input[k].dtype) for k, v in inputs.items()}
+    for rows in (5, 1):
+        out = serve(**{k: v[:rows] for k, v in typed.items()})
+        for task in TASKS:
+            np.testing.assert_allclose(out[task], model(inputs)[task][:rows], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fields": {}}, "at least one field name"),
+        ({"tasks": []}, "at least one task"),
+        ({"tasks": ["a", "a"]}, 'Task "a" is named twice'),
+        ({"tasks": ["buy it"]}, "received 'buy it'"),
+        ({"tasks": [3]}, "received 3"),
+        ({"tasks": ["city"]}, '"city" is both a field and a task'),
+        ({"tasks": ["shared_embedding"]}, "one of the model's layers; rename the task"),
+        ({"fields": {"tower_click_0": Numeric()}}, "one of the model's layers; rename the field"),
+        ({"fields": {"native country": Numeric()}}, '"native country" cannot be the name of an input'),
+        ({"shared_dim": 0}, "`shared_dim` must be a whole number of at least 1, received 0"),
+        ({"private_dim": -1}, "`private_dim` must be a whole number of at least 0, received -1"),
+        ({"towers": (4, 0)}, r"received \(4, 0\)"),
+        ({"dropout": 1.0}, "received 1.0"),
+    ],
+)
+def test_bad_arguments_are_quoted(change, message):
+    arguments = {"fields": FIELDS, "tasks": TASKS, **change}
+    with pytest.raises(ValueError, match=message):
+        shared_private(arguments.pop("fields"), arguments.pop("tasks"), **arguments)
+
+
+def test_a_string_is_no_list_of_tasks():
+    with pytest.raises(TypeError, match='received the string "buy"'):
+        shared_private(FIELDS, "buy")
