@@ -199,3 +199,7 @@ def _quiet() -> None:
 
 def _console() -> Console:
     return Console(stderr=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -199,7 +199,7 @@ class Config(_Section):
     >>> validate({**config.model_dump(), "trainnig": {}})
     Traceback (most recent call last):
     ...
-    gradalign.errors.UserError: "trainnig" is not a key of the config. Did you mean "training"?
+    gradalign.errors.UserError: "trainnig" in the config is not a known key. Did you mean "training"?
     """
 
     name: Annotated[str, Field(pattern=r"^\w[\w.\-]*$")] = Field(

@@ -102,7 +102,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _unknown_key(key: str, place: _Place, root: type[BaseModel], source: str) -> str:
-    section = place.dotted
+    known_where = f"a key of {place.dotted}" if place.path else "a known key"
     near = _near(key, place.model.model_fields if place.model else ())
     if near:
         hint = f' Did you mean "{_dotted((*place.path, near))}"?'
@@ -112,7 +112,7 @@ def _unknown_key(key: str, place: _Place, root: type[BaseModel], source: str) ->
         known = ", ".join(place.model.model_fields) if place.model else ""
         hint = f' Did you mean "{elsewhere[found]}"?' if found else f" The keys there are: {known}."
     dotted = _dotted((*place.path, key))
-    return f'"{dotted}" in {source} is not a key of {section}.{hint}'
+    return f'"{dotted}" in {source} is not {known_where}.{hint}'
 
 
 def _near(name: str, names: typing.Iterable[str]) -> str | None:

@@ -1,0 +1,160 @@
+"""An interrupted run: it never looks finished, and resumed it ends at the weights of one that was not interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from gradalign.training import checkpoint, run_folder
+from gradalign.training.config_file import load_config
+from gradalign.training.run import train
+from gradalign.training.run_folder import Run
+
+EPOCHS = ["--set", "training.epochs=12"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, trained):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert trained.shop.invoke("train", trained.shop.config, "--out", out, *EPOCHS).exit_code == 0
+    return Run.open(out)
+
+
+def _variables(run):
+    """Everything that goes on: weights, both optimizers, the schedule's step, the seeds of dropout."""
+    model = run.model()
+    variables = [*model.variables, *model.optimizer.variables, *model.discriminator_optimizer.variables]
+    return [v.numpy() for v in variables if v.dtype != "string"]
+
+
+def _kill_after_an_epoch(shop, out, sent):
+    """Train in a process of its own and send it a signal once the first checkpoint is there."""
+    command = [sys.executable, "-m", "gradalign.cli", "train", str(shop.config), "--out", str(out), *EPOCHS]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    partial = out.with_name(out.name + ".partial")
+    deadline = time.monotonic() + 120
+    while not list(partial.glob("checkpoint-*.keras")):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_resumes_to_the_same_weights(sent, shop, uninterrupted):
+    out = shop.folder / "run"
+    code, said = _kill_after_an_epoch(shop, out, sent)
+    if sent == signal.SIGINT:
+        assert code == 130 and f"gradalign train --resume {out}" in said and "Traceback" not in said
+    assert not out.exists()
+    done = len(checkpoint.last_checkpoint(run_folder.partial_of(out))[1])
+    assert 1 <= done < 12, "the signal came too late to interrupt anything"
+
+    refused = shop.invoke("evaluate", out)
+    assert refused.exit_code == 2 and "was interrupted" in refused.stderr
+
+    resumed = shop.invoke("train", "--resume", out)
+    assert resumed.exit_code == 0 and f"after epoch {done} of 12" in resumed.stderr
+    assert not run_folder.partial_of(out).exists()
+    run = Run.open(out)
+    assert not list(out.glob("*checkpoint*"))
+    for one, other in zip(_variables(run), _variables(uninterrupted), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert run.metrics["test"] == uninterrupted.metrics["test"]
+    assert run.metrics["alignment"] == uninterrupted.metrics["alignment"]
+    assert run.metrics["training"]["steps"] == uninterrupted.metrics["training"]["steps"]
+    whole, parts = (json.loads(json.dumps(_history(r))) for r in (uninterrupted, run))
+    assert whole == parts
+
+
+def _history(run):
+    rows = checkpoint._from_csv((run.path / run_folder.HISTORY).read_text())
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+class _Stop(BaseException):
+    """Stands for a power cut."""
+
+
+def _cut_off(monkeypatch, shop, out, **patches):
+    """Train until one of run.py's functions is called, and stop dead there."""
+
+    def stop(*arguments, **named):
+        raise _Stop
+
+    with monkeypatch.context() as patch:
+        for name, target in patches.items():
+            patch.setattr(target, name, stop)
+        with pytest.raises(_Stop):
+            train(load_config(shop.config), out)
+
+
+def test_a_run_cut_off_before_its_first_epoch_starts_again(shop, monkeypatch, trained):
+    from gradalign.training import run
+
+    out = shop.folder / "run"
+    _cut_off(monkeypatch, shop, out, _fit=run)
+    assert not out.exists()
+    assert shop.invoke("train", "--resume", str(out) + ".partial").exit_code == 0
+    for one, other in zip(_variables(Run.open(out)), _variables(Run.open(trained.run)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_run_cut_off_while_it_is_finished_only_finishes(shop, monkeypatch, trained):
+    out = shop.folder / "run"
+    _cut_off(monkeypatch, shop, out, finish=run_folder)
+    assert not out.exists()
+    resumed = shop.invoke("train", "--resume", out)
+    assert resumed.exit_code == 0 and "epoch 1/2" not in resumed.stderr
+    assert Run.open(out).metrics["test"] == Run.open(trained.run).metrics["test"]
+
+
+def test_an_interrupted_run_is_not_begun_anew_by_accident(shop, monkeypatch):
+    from gradalign.training import run
+
+    out = shop.folder / "run"
+    _cut_off(monkeypatch, shop, out, _fit=run)
+    refused = shop.invoke("train", shop.config, "--out", out)
+    assert refused.exit_code == 2 and "--resume" in refused.stderr
+    assert shop.invoke("train", shop.config, "--out", out, "--overwrite").exit_code == 0
+    assert not run_folder.partial_of(out).exists()
+
+
+def test_an_old_run_stays_until_the_new_one_is_complete(shop, monkeypatch, trained):
+    import shutil
+
+    out = shop.folder / "run"
+    shutil.copytree(trained.run, out)
+    before = (out / "metrics.json").read_bytes()
+    with monkeypatch.context() as patch:
+        from gradalign.training import run
+
+        def stop(*arguments):
+            raise _Stop
+
+        patch.setattr(run, "_fit", stop)
+        with pytest.raises(_Stop):
+            train(load_config(shop.config, ["training.epochs=1"]), out, overwrite=True)
+    assert (out / "metrics.json").read_bytes() == before
+    assert shop.invoke("train", "--resume", out).exit_code == 0
+    assert Run.open(out).metrics["training"]["epochs"] == 1
+    assert {p.name for p in shop.folder.iterdir()} == {"train.parquet", "test.parquet", "shop.yaml", "run"}
+
+
+def test_a_history_ahead_of_its_checkpoint_is_cut(tmp_path):
+    (tmp_path / "history.csv").write_text("epoch,loss\n1,0.5\n2,0.4\n3,0.3\n")
+    (tmp_path / "checkpoint-00002.keras").write_bytes(b"")
+    (tmp_path / "writing.checkpoint-00003.keras").write_bytes(b"half")
+    path, history = checkpoint.last_checkpoint(tmp_path)
+    assert path == tmp_path / "checkpoint-00002.keras"
+    assert history == [{"epoch": 1.0, "loss": 0.5}, {"epoch": 2.0, "loss": 0.4}]

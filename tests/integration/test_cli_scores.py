@@ -1,0 +1,161 @@
+"""`evaluate`, `predict` and `export`: the same scores everywhere, in TensorFlow alone too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from gradalign.training.evaluate import evaluate
+from gradalign.training.run_folder import Run
+
+SERVE = """
+import sys
+sys.modules["gradalign"] = None  # any import of it fails
+import numpy as np, tensorflow as tf
+folder, rows, out = sys.argv[1:]
+model = tf.saved_model.load(folder)
+serve = model.signatures["serving_default"]
+raw = {name: tf.constant(value) for name, value in np.load(rows).items()}
+for spec in serve.structured_input_signature[1].values():
+    assert spec.shape[0] is None, spec
+assert not any(word in v.name for v in model.variables for word in ("discriminator", "optimizer", "alignment", "step"))
+np.savez(out, one=serve(**{name: value[:1] for name, value in raw.items()})["buy"],
+         **{task: score.numpy() for task, score in serve(**raw).items()})
+"""
+
+
+def test_evaluate_says_what_training_said(trained):
+    run = Run.open(trained.run)
+    assert evaluate(run) == run.metrics["test"]
+    printed = trained.shop.invoke("evaluate", trained.run)
+    assert printed.exit_code == 0
+    assert f"{run.metrics['test']['buy']['auc']:.4f}" in printed.stdout
+
+
+def test_evaluate_takes_another_file_and_says_when_there_is_no_auc(trained, tmp_path):
+    table = pq.read_table(trained.shop.folder / "train.parquet")
+    pq.write_table(table.filter(pa.compute.equal(table["bought"], 1)), tmp_path / "buyers.parquet")
+    found = evaluate(Run.open(trained.run), tmp_path / "buyers.parquet")
+    assert found["buy"]["auc"] is None and found["buy"]["rows"] == found["buy"]["positives"] > 0
+    assert found["like"]["auc"] > 0.5
+    printed = trained.shop.invoke("evaluate", trained.run, "--data", tmp_path / "buyers.parquet")
+    assert printed.exit_code == 0 and "no value" in printed.stdout
+
+
+@pytest.fixture(scope="module")
+def predicted(trained, tmp_path_factory):
+    out = tmp_path_factory.mktemp("scores") / "scores.parquet"
+    done = trained.shop.invoke("predict", trained.run, "--data", trained.shop.folder / "test.parquet", "--out", out)
+    assert done.exit_code == 0 and "150 rows scored" in done.stdout
+    return pq.read_table(out)
+
+
+def test_predict_keeps_all_columns_and_adds_one_a_task(trained, predicted):
+    data = pq.read_table(trained.shop.folder / "test.parquet")
+    assert predicted.column_names == [*data.column_names, "buy", "like"]
+    assert predicted.select(data.column_names).equals(data)
+    for task in ("buy", "like"):
+        scores = predicted[task].to_numpy()
+        assert scores.dtype == np.float32 and scores.std() > 0 and 0 <= scores.min() <= scores.max() <= 1
+
+
+def test_predict_needs_no_labels_and_does_not_depend_on_slices(trained, predicted, tmp_path, monkeypatch):
+    from gradalign.training import predict
+
+    monkeypatch.setattr(predict, "_ROWS", 64)
+    data = pq.read_table(trained.shop.folder / "test.parquet").drop_columns(["bought", "liked"])
+    pq.write_table(data, tmp_path / "new.parquet")
+    seen = []
+    predict.predict(
+        Run.open(trained.run),
+        tmp_path / "new.parquet",
+        tmp_path / "out.parquet",
+        progress=lambda *rows: seen.append(rows),
+    )
+    scores = pq.read_table(tmp_path / "out.parquet")
+    assert seen == [(64, 150), (128, 150), (150, 150)]
+    for task in ("buy", "like"):
+        np.testing.assert_allclose(scores[task].to_numpy(), predicted[task].to_numpy(), rtol=0, atol=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.parquet", "out.parquet"]
+
+
+def test_a_column_of_a_tasks_name_is_kept(trained, tmp_path):
+    data = pq.read_table(trained.shop.folder / "test.parquet")
+    pq.write_table(data.append_column("buy", pa.array(["mine"] * data.num_rows)), tmp_path / "new.parquet")
+    done = trained.shop.invoke(
+        "predict", trained.run, "--data", tmp_path / "new.parquet", "--out", tmp_path / "out.parquet"
+    )
+    assert done.exit_code == 0
+    scores = pq.read_table(tmp_path / "out.parquet")
+    assert scores.column_names[-3:] == ["buy", "buy_score", "like"] and scores["buy"][0].as_py() == "mine"
+
+
+def test_the_served_model_agrees_in_a_process_with_tensorflow_alone(trained, predicted, tmp_path):
+    raw = Run.open(trained.run).preprocessing().raw(pq.read_table(trained.shop.folder / "test.parquet"))
+    np.savez(tmp_path / "rows.npz", **{name: _plain(tensor.numpy()) for name, tensor in raw.items()})
+    arguments = [trained.run / "serving", tmp_path / "rows.npz", tmp_path / "served.npz"]
+    command = [sys.executable, "-c", SERVE, *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    served = np.load(tmp_path / "served.npz")
+    for task in ("buy", "like"):
+        assert served[task].shape == (150, 1)
+        np.testing.assert_allclose(served[task][:, 0], predicted[task].to_numpy(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(served["one"], served["buy"][:1], rtol=0, atol=1e-6)
+
+
+def _plain(values):
+    """Text as fixed-width bytes, which a .npz file holds without pickling."""
+    return values.astype("S") if values.dtype == object else values
+
+
+def test_export_writes_elsewhere_and_over_an_older_one(trained, tmp_path):
+    out = tmp_path / "models" / "1"
+    for options in ([], ["--overwrite"]):
+        done = trained.shop.invoke("export", trained.run, "--out", out, *options)
+        assert done.exit_code == 0 and str(out) in done.stdout
+        assert (out / "saved_model.pb").is_file()
+        assert [path.name for path in out.parent.iterdir()] == ["1"]
+
+
+@pytest.mark.slow
+def test_csv_in_and_out_without_chatter_in_a_process_of_its_own(trained, tmp_path):
+    """A model on CSV files, where whole numbers have gaps and a code has leading zeros."""
+    rng = np.random.default_rng(0)
+    code = rng.choice(["007", "012", "100"], 200)
+    table = pa.table(
+        {
+            "code": code,
+            "visits": pa.array([None if value < 5 else int(value) for value in rng.integers(0, 100, 200)]),
+            "bought": np.where(code == "007", 1, rng.integers(0, 2, 200)),
+            "liked": np.where(code == "100", "yes", "no"),
+        }
+    )
+    pyarrow.csv.write_csv(table, tmp_path / "rows.csv", pyarrow.csv.WriteOptions(quoting_style="needed"))
+    (tmp_path / "csv.yaml").write_text(
+        "data: {train: rows.csv, test: rows.csv}\n"
+        "tasks: {buy: {label: bought, positive: 1}, like: {label: liked, positive: 'yes'}}\n"
+        "model: {towers: [4]}\ntraining: {epochs: 1, batch_size: 50}\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+
+    def gradalign(*arguments):
+        command = [sys.executable, "-m", "gradalign.cli", *map(str, arguments)]
+        return subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
+
+    done = gradalign("train", "csv.yaml", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[-1].startswith("epoch 1/1") and "val_" not in said[-1]
+    assert not any(word in done.stderr for word in ("cuda", "WARNING", "E0000", "I0000", "rebuild TensorFlow")), said
+    done = gradalign("predict", "run", "--data", "rows.csv", "--out", "scores.csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    scores = pyarrow.csv.read_csv(tmp_path / "scores.csv")
+    assert scores.column_names == ["code", "visits", "bought", "liked", "buy", "like"] and scores.num_rows == 200

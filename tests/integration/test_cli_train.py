@@ -1,0 +1,118 @@
+"""`gradalign train`: what a run folder holds, that one seed gives one run, and what is never overwritten."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from gradalign.training.config_file import load_config
+from gradalign.training.run_folder import Run
+
+FILES = {"config.yaml", "history.csv", "metrics.json", "model.keras", "preprocessing.json", "serving"}
+
+
+def _weights(run):
+    return [variable.numpy() for variable in Run.open(run).model().variables]
+
+
+def test_a_run_folder_holds_what_the_documentation_says(trained):
+    assert trained.printed.exit_code == 0
+    assert {path.name for path in trained.run.iterdir()} == FILES
+    assert {path.name for path in trained.shop.folder.iterdir()} == {
+        "train.parquet",
+        "test.parquet",
+        "shop.yaml",
+        "run",
+    }
+
+    metrics = json.loads((trained.run / "metrics.json").read_text())
+    assert set(metrics) == {"test", "alignment", "training", "versions"}
+    assert set(metrics["test"]) == {"buy", "like"}
+    for task in metrics["test"].values():
+        assert set(task) == {"auc", "log_loss", "rows", "positives"}
+        assert 0.5 < task["auc"] < 1.0 and task["log_loss"] > 0.0 and 0 < task["positives"] < task["rows"] <= 90
+    alignment = metrics["alignment"]
+    assert alignment["method"] == "adversarial" and alignment["chance"] == 0.5
+    assert 0.0 <= alignment["discriminator_accuracy"] <= 1.0
+    assert alignment["second_to_first_order_ratio"] > 0.01
+    assert 0.099 < alignment["strength"] < 0.1
+    training = metrics["training"]
+    assert (training["epochs"], training["steps"]) == (2, 10)
+    assert training["rows_per_second"] == pytest.approx(600 / training["seconds"], rel=0.01)
+    assert {"gradalign", "tensorflow", "keras", "python"} <= set(metrics["versions"])
+
+
+def test_the_history_has_one_row_an_epoch(trained):
+    rows = list(csv.DictReader((trained.run / "history.csv").open()))
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert {"loss", "buy_loss", "buy_auc", "val_loss", "val_like_auc", "alignment_loss", "seconds"} <= set(rows[0])
+    seconds = json.loads((trained.run / "metrics.json").read_text())["training"]["seconds"]
+    assert sum(float(row["seconds"]) for row in rows) == pytest.approx(seconds, abs=1e-3)
+
+
+def test_what_is_printed(trained):
+    said = trained.printed.stderr
+    assert "inferred:" in said and "numeric, in buckets: fractions" in said
+    assert "epoch 1/2" in said and "epoch 2/2" in said and "val_buy_auc" in said
+    table = trained.printed.stdout
+    for words in ("task", "AUC", "log loss", "positives", "buy", "like", "discriminator accuracy", "chance 0.5000"):
+        assert words in table
+    assert f"Run folder: {trained.run}" in table
+    assert "Warning" not in trained.printed.output  # neither TensorFlow's, Keras' nor ours
+
+
+def test_the_saved_config_trains_the_same_run_from_any_folder(trained, tmp_path, monkeypatch):
+    saved = load_config(trained.run / "config.yaml")
+    assert saved.data.train == str(trained.shop.folder / "train.parquet")
+    assert set(saved.features.numeric) == {"age", "visits"} and set(saved.features.multi_valued) == {"tags"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "copy.yaml").write_text((trained.run / "config.yaml").read_text())
+    assert trained.shop.invoke("train", "copy.yaml", "--out", "again").exit_code == 0
+    for one, other in zip(_weights(trained.run), _weights(tmp_path / "again"), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert Run.open("again").metrics["test"] == Run.open(trained.run).metrics["test"]
+
+
+def test_without_alignment_nothing_is_said_of_a_discriminator(shop, monkeypatch):
+    monkeypatch.chdir(shop.folder)
+    done = shop.invoke("train", shop.config, "--set", "alignment.method=none", "--set", "training.epochs=1")
+    assert done.exit_code == 0 and "discriminator" not in done.output
+    alignment = Run.open("runs/shop").metrics["alignment"]
+    assert alignment == {
+        "method": "none",
+        "strength": 0.0,
+        "discriminator_accuracy": None,
+        "chance": None,
+        "second_to_first_order_ratio": None,
+    }
+
+
+def test_a_run_is_replaced_only_when_asked_to(trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained.run, run)
+    before = (run / "metrics.json").read_bytes()
+    arguments = ("train", trained.shop.config, "--out", run, "--set", "training.epochs=1")
+    refused = trained.shop.invoke(*arguments)
+    assert refused.exit_code == 2 and "--overwrite" in refused.stderr
+    assert (run / "metrics.json").read_bytes() == before
+    assert trained.shop.invoke(*arguments, "--overwrite").exit_code == 0
+    assert Run.open(run).metrics["training"]["epochs"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_folder_that_is_not_a_run_is_never_replaced(shop):
+    for out in (shop.folder, shop.config):
+        refused = shop.invoke("train", shop.config, "--out", out, "--overwrite")
+        assert refused.exit_code == 2 and "left alone" in refused.stderr
+    assert shop.config.exists()
+
+
+def test_an_empty_folder_can_become_the_run(shop):
+    (shop.folder / "run").mkdir()
+    done = shop.invoke("train", shop.config, "--out", shop.folder / "run", "--set", "training.epochs=1")
+    assert done.exit_code == 0
+    assert {path.name for path in (shop.folder / "run").iterdir()} == FILES
