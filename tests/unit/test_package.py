@@ -69,6 +69,7 @@ def test_public_surface_is_exactly_this():
 def test_public_name_loads(name):
     assert getattr(gradalign, name) is getattr(gradalign, name)
     assert name in vars(gradalign), "a name that was loaded is kept"
+    assert inspect.ismodule(getattr(gradalign, name)) == (":" not in gradalign._PUBLIC[name]), "a module hides it"
 
 
 def test_type_checkers_see_the_same_names():
