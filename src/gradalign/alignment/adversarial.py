@@ -89,9 +89,11 @@ class AdversarialAlignment(Alignment):
             **kwargs,
         )
         if discriminator is not None and not isinstance(discriminator, keras.layers.Layer):
-            raise UserError(f"The discriminator is a Keras model or layer that returns logits; received {discriminator!r}.")
+            raise UserError(
+                f"The discriminator is a Keras model or layer that returns logits; received {discriminator!r}."
+            )
         self.given_discriminator = discriminator is not None
-        self.discriminator = discriminator
+        self.discriminator: Any = discriminator
         self.accuracy: BalancedAccuracy | None = None
 
     def build_aligner(self, width: int, dtype: str) -> None:
@@ -117,7 +119,9 @@ class AdversarialAlignment(Alignment):
         together = reverse_gradient(together, self.strength)
         logits = self._logits(together)
         if logits.shape[-1] != tasks:
-            raise UserError(f"The discriminator returns {logits.shape[-1]} logits; it has to return one for each of {tasks} tasks.")
+            raise UserError(
+                f"The discriminator returns {logits.shape[-1]} logits; it has to return one for each of {tasks} tasks."
+            )
         logits = tf.reshape(logits, tf.concat([shape[:-1], [tasks]], axis=0))
         own = tf.reshape(tf.eye(tasks, dtype=logits.dtype), [tasks, *[1] * (rows.kept.shape.rank - 1), tasks])
         cross_entropy = -tf.reduce_sum(tf.nn.log_softmax(logits) * own, axis=-1)
@@ -130,7 +134,10 @@ class AdversarialAlignment(Alignment):
         loss = tf.reduce_sum(sums / tf.maximum(counts, 1.0)) / tf.maximum(tf.reduce_sum(present), 1.0)
         if update_metrics:
             assert self.accuracy is not None
-            right = tf.equal(tf.argmax(logits, axis=-1), tf.reshape(tf.range(tasks, dtype=tf.int64), [tasks, *[1] * (rows.kept.shape.rank - 1)]))
+            right = tf.equal(
+                tf.argmax(logits, axis=-1),
+                tf.reshape(tf.range(tasks, dtype=tf.int64), [tasks, *[1] * (rows.kept.shape.rank - 1)]),
+            )
             self.accuracy.update_state(right, rows.kept)
         return loss
 
@@ -153,11 +160,11 @@ class AdversarialAlignment(Alignment):
         return {**super().get_config(), "discriminator": discriminator}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> AdversarialAlignment:
+    def from_config(cls, config: dict[str, Any]) -> Any:
         given = config.get("discriminator")
         if given is not None:
             config = {**config, "discriminator": keras.saving.deserialize_keras_object(given)}
-        return super().from_config(config)  # type: ignore[return-value]
+        return super().from_config(config)
 
 
 class BalancedAccuracy(keras.metrics.Metric):

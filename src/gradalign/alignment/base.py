@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -61,7 +62,9 @@ class Alignment(keras.layers.Layer):
         self.schedule = validated_schedule(schedule)
         self.reach = _one_of("reach", reach, REACHES)
         self.per = _one_of("per", per, PER)
-        if total_steps is not None and (isinstance(total_steps, bool) or int(total_steps) != total_steps or total_steps < 1):
+        if total_steps is not None and (
+            isinstance(total_steps, bool) or int(total_steps) != total_steps or total_steps < 1
+        ):
             raise UserError(f"total_steps is the number of optimizer steps, 1 or more; received {total_steps!r}.")
         if isinstance(tasks, str) or (tasks is not None and len(set(tasks)) != len(list(tasks))):
             raise UserError(f"tasks is a list of different task names; received {tasks!r}.")
@@ -73,6 +76,7 @@ class Alignment(keras.layers.Layer):
         # Of all tasks the model has, in the model's order; set when the alignment is built.
         self.all_tasks: list[str] | None = None
         self._build_arguments: dict[str, Any] | None = None
+        self._fixed_strength: float | None = None
         self.step = self._counter("step", 0)
         self.total_steps = self._counter("total_steps", self.given_total_steps or 0)
 
@@ -91,18 +95,29 @@ class Alignment(keras.layers.Layer):
     @property
     def strength(self) -> tf.Tensor:
         """`weight × schedule(progress)` now, a float64 scalar."""
+        if self._fixed_strength is not None:
+            return tf.constant(self._fixed_strength, tf.float64)
         steps = tf.cast(tf.convert_to_tensor(self.step), tf.float64)
         total = tf.cast(tf.convert_to_tensor(self.total_steps), tf.float64)
         progress = tf.minimum(steps / tf.maximum(total, 1.0), 1.0)
         return tf.constant(self.weight, tf.float64) * schedule_value(self.schedule, progress)
 
+    @contextmanager
+    def fixed_strength(self, strength: float) -> Iterator[None]:
+        """Within the context the strength is `strength`, whatever the schedule says; for checks."""
+        self._fixed_strength = strength
+        try:
+            yield
+        finally:
+            self._fixed_strength = None
+
     @property
     def needs_total_steps(self) -> bool:
         """Whether the schedule cannot be followed yet because the total number of steps is unknown."""
-        if not needs_total_steps(self.schedule):
+        if self._fixed_strength is not None or not needs_total_steps(self.schedule):
             return False
         with tf.init_scope():
-            return int(keras.ops.convert_to_numpy(self.total_steps)) == 0
+            return int(self.total_steps.value.numpy()) == 0
 
     def set_total_steps(self, total_steps: int | None) -> None:
         """Set the total number of optimizer steps where it is not known yet; `None` raises where it is needed."""
@@ -130,7 +145,7 @@ class Alignment(keras.layers.Layer):
         """Create all weights, for the tasks of a model and the shapes of its shared tensors (batch axis first)."""
         arguments = {"all_tasks": list(all_tasks), "shared_shapes": [list(s) for s in shared_shapes], "dtype": dtype}
         if self._build_arguments is not None:
-            self._check_same(arguments)
+            self._check_fits(arguments)
             return
         for task in self.tasks or []:
             if task not in all_tasks:
@@ -142,24 +157,30 @@ class Alignment(keras.layers.Layer):
         self.build_aligner(self._width(shared_shapes), "float64" if dtype == "float64" else "float32")
         self.built = True
 
-    def _check_same(self, arguments: dict[str, Any]) -> None:
+    def _check_fits(self, arguments: dict[str, Any]) -> None:
+        """Refuse the gradients of another model; of the tasks that are not aligned, none need be there."""
         assert self._build_arguments is not None
-        for key, what in (("all_tasks", "tasks"), ("shared_shapes", "shared tensors")):
-            # Only the batch size may differ.
-            known, new = self._build_arguments[key], arguments[key]
-            if key == "shared_shapes":
-                known, new = [s[1:] for s in known], [s[1:] for s in new]
-            if sorted(map(str, known)) != sorted(map(str, new)):
+        for task in self.aligned_tasks:
+            if task not in arguments["all_tasks"]:
                 raise UserError(
-                    f"This alignment was built for the {what} {known} and now receives {new}; make a new alignment for them."
+                    f"This alignment was built for the tasks {', '.join(self.aligned_tasks)} and now receives "
+                    f"{', '.join(arguments['all_tasks'])}; make a new alignment for them."
                 )
+        known, new = ([shape[1:] for shape in given["shared_shapes"]] for given in (self._build_arguments, arguments))
+        if known != new:
+            raise UserError(
+                f"This alignment was built for shared tensors of shape (B, ...) {known} and now receives {new}; "
+                "make a new alignment for them."
+            )
 
     def _width(self, shapes: list[list[int | None]]) -> int:
         width = 0
         for shape in shapes:
             entries = shape[1:] if self.per == "row" else shape[-1:]
             if self.per == "position" and len(shape) < 3:
-                raise UserError(f'per="position" needs shared tensors of rank 3 or more, channels last; received shape {shape}.')
+                raise UserError(
+                    f'per="position" needs shared tensors of rank 3 or more, channels last; received shape {shape}.'
+                )
             if self.per == "row" and len(shape) < 2:
                 raise UserError(f"A shared tensor has one row for each example, (B, D); received shape {shape}.")
             if any(entry is None for entry in entries):
@@ -247,6 +268,12 @@ class Alignment(keras.layers.Layer):
             gradients.append(normalize(g, self.normalize, per="position"))
         return TaskRows(tf.stack(gradients), tf.stack(kept), valid)
 
+    def kept_rows(self, grads: Mapping[str, Any], masks: Any = None, row_task: Any = None) -> dict[str, tf.Tensor]:
+        """Return `{task: booleans (B, ...)}`: the rows of each aligned task that the alignment sees."""
+        flat = {task: tf.nest.flatten(of_task) for task, of_task in grads.items()}
+        kept = tf.unstack(self.rows(flat, masks, row_task).kept)
+        return dict(zip(self.aligned_tasks, kept, strict=True))
+
     def _masks(self, masks: Mapping[str, Any] | None) -> Mapping[str, Any]:
         assert self.all_tasks is not None
         for task in masks or {}:
@@ -289,7 +316,10 @@ class Alignment(keras.layers.Layer):
             raise UserError(
                 f'The row_task "{self.row_task}" holds booleans, task numbers or task names; received {row_task.dtype.name}.'
             )
-        own = {task: tf.equal(row_task, tf.constant(c, row_task.dtype)) for task, c in zip(self.all_tasks, choices, strict=True)}
+        own = {
+            task: tf.equal(row_task, tf.constant(c, row_task.dtype))
+            for task, c in zip(self.all_tasks, choices, strict=True)
+        }
         valid = tf.reduce_all(tf.reduce_any(tf.stack(list(own.values())), axis=0))
         tf.debugging.Assert(valid, [f'The row_task "{self.row_task}" names a task outside {self.all_tasks}:', row_task])
         return own, valid
@@ -301,7 +331,9 @@ class Alignment(keras.layers.Layer):
             "trainable": self.trainable,
             "weight": self.weight,
             "normalize": self.normalize,
-            "schedule": schedule if isinstance(schedule, (str, float)) else keras.saving.serialize_keras_object(schedule),
+            "schedule": schedule
+            if isinstance(schedule, (str, float))
+            else keras.saving.serialize_keras_object(schedule),
             "total_steps": self.given_total_steps,
             "tasks": self.tasks,
             "row_task": self.row_task,
@@ -310,7 +342,7 @@ class Alignment(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Alignment:
+    def from_config(cls, config: dict[str, Any]) -> Any:
         schedule = config.get("schedule")
         if isinstance(schedule, Mapping):
             config = {**config, "schedule": keras.saving.deserialize_keras_object(schedule)}

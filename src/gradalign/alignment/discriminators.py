@@ -9,7 +9,9 @@ __all__ = ["mlp_discriminator"]
 HIDDEN = (64, 64)
 
 
-def mlp_discriminator(width: int, tasks: int, *, hidden: tuple[int, ...] = HIDDEN, dtype: str = "float32") -> keras.Model:
+def mlp_discriminator(
+    width: int, tasks: int, *, hidden: tuple[int, ...] = HIDDEN, dtype: str = "float32"
+) -> keras.Model:
     """Return a multilayer perceptron, (rows, width) gradients to (rows, tasks) logits.
 
     ReLU between dense layers and no batch normalisation, which would mix the rows of all tasks. After ASTMT (Maninis

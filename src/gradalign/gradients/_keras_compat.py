@@ -5,7 +5,9 @@ Everything else in GradAlign uses public Keras and TensorFlow names only, so a n
 | what | why the public API does not do | tried on |
 |---|---|---|
 | `Layer._flatten_layers` | `Model.layers` misses layers kept in attributes of plain layers | Keras 3.15 |
+| `Layer._seed_generators` | Keras saves a model without the state of its random numbers | Keras 3.15 |
 | `backend.get_keras_mask`, `set_keras_mask` | a copied tensor has to keep its mask | Keras 3.15 |
+| `Functional`, its `_inputs_struct`, `_outputs_struct` | names and order of inputs and outputs; `Model.input` fails once a model is used twice | Keras 3.15 |
 | `compile_utils.get_loss`, `get_metric` | how `compile` reads `"accuracy"`, `"ce"`, functions and objects | Keras 3.15 |
 """
 
@@ -15,9 +17,19 @@ from typing import Any
 
 import keras
 from keras.src.backend import get_keras_mask, set_keras_mask
+from keras.src.models.functional import Functional
 from keras.src.trainers import compile_utils
 
-__all__ = ["children", "copy_mask", "has_mask", "loss_from", "metric_from"]
+__all__ = [
+    "children",
+    "copy_mask",
+    "functional_inputs",
+    "functional_outputs",
+    "has_mask",
+    "loss_from",
+    "metric_from",
+    "seed_states",
+]
 
 
 def children(layer: Any) -> list[Any]:
@@ -48,3 +60,21 @@ def loss_from(identifier: Any, y_true: Any, y_pred: Any) -> Any:
 def metric_from(identifier: Any, y_true: Any, y_pred: Any) -> Any:
     """Return the `keras.metrics.Metric` that `compile` would make of `identifier`, under the name Keras gives it."""
     return compile_utils.get_metric(identifier, y_true, y_pred)
+
+
+def functional_inputs(model: Any) -> Any:
+    """Return the structure of symbolic inputs of a functional or sequential model; `None` for any other."""
+    if isinstance(model, keras.Sequential):
+        model = model._functional
+    return model._inputs_struct if isinstance(model, Functional) else None
+
+
+def functional_outputs(model: Any) -> Any:
+    """Return the structure of symbolic outputs of a functional model; `None` for any other."""
+    return model._outputs_struct if isinstance(model, Functional) else None
+
+
+def seed_states(layer: Any) -> list[Any]:
+    """Return the state variables of all random number generators inside `layer`, in order, each once."""
+    states = [generator.state for inner in layer._flatten_layers() for generator in inner._seed_generators]
+    return list({id(state): state for state in states}.values())

@@ -103,7 +103,9 @@ def _by_row(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
 def _by_batch(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
     _, squared, largest = _scaled(rows, kept)
     # One number a row, so float64 costs nothing here and holds squares of rows from 1e-150 to 1e150.
-    total = tf.reduce_sum(tf.cast(squared, tf.float64) * tf.square(tf.cast(largest, tf.float64)) * tf.cast(kept[..., None], tf.float64))
+    total = tf.reduce_sum(
+        tf.cast(squared, tf.float64) * tf.square(tf.cast(largest, tf.float64)) * tf.cast(kept[..., None], tf.float64)
+    )
     total = sum_over_replicas(total)
     count = sum_over_replicas(tf.reduce_sum(tf.cast(kept, tf.float64)))
     mean = total / tf.maximum(count, 1.0)

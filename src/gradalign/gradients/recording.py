@@ -146,7 +146,9 @@ class _Recording:
                     f'The shared layer "{path}" was not called in the forward pass; take a layer that the prediction goes through.'
                 )
             for tensor in self.outputs[path]:
-                inside = not tf.executing_eagerly() and getattr(tensor, "graph", None) is tf.compat.v1.get_default_graph()
+                inside = (
+                    not tf.executing_eagerly() and getattr(tensor, "graph", None) is tf.compat.v1.get_default_graph()
+                )
                 if not (inside or (tf.executing_eagerly() and hasattr(tensor, "numpy"))):
                     raise UserError(
                         f'The shared layer "{path}" runs inside a tf.function of its own, which hides its output; '

@@ -40,7 +40,9 @@ def reverse_gradient(x: Any, strength: Any) -> tf.Tensor:
     """
     x = tf.convert_to_tensor(x)
     if not x.dtype.is_floating:
-        raise UserError(f"reverse_gradient takes a float tensor, since only those have gradients; received {x.dtype.name}.")
+        raise UserError(
+            f"reverse_gradient takes a float tensor, since only those have gradients; received {x.dtype.name}."
+        )
     if isinstance(strength, (int, float)):
         _check_strength(strength)
     factor = tf.stop_gradient(-tf.cast(tf.convert_to_tensor(strength), x.dtype))
@@ -120,4 +122,4 @@ class GradientReversal(keras.layers.Layer):
         return x_shape
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "strength": float(keras.ops.convert_to_numpy(self._strength))}
+        return {**super().get_config(), "strength": float(self._strength.value.numpy())}

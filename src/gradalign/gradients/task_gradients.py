@@ -82,7 +82,13 @@ class TaskTape:
         return copy
 
     def gradients(
-        self, losses: Mapping[str, tf.Tensor], shared: list[tf.Tensor], *, create_graph: bool = True, allow_unused: bool = False
+        self,
+        losses: Mapping[str, tf.Tensor],
+        shared: list[tf.Tensor],
+        *,
+        create_graph: bool = True,
+        allow_unused: bool = False,
+        one_is_enough: bool = False,
     ) -> TaskGradients:
         """Return `{task: [d sum(loss) / d tensor, one for each tensor of shared]}`.
 
@@ -91,28 +97,34 @@ class TaskTape:
             shared: copies that `watch` returned.
             create_graph: keep the gradients differentiable.
             allow_unused: zeros, instead of an error, where a loss does not depend on a tensor.
+            one_is_enough: the same, as long as the loss depends on one of the tensors.
 
         Raises:
             UserError: names the task and the shared tensor where the loss does not depend on it.
         """
         if self._second is not None:
             with self._second:
-                gradients = self._first_order(losses, shared, allow_unused)
+                gradients = self._first_order(losses, shared, allow_unused, one_is_enough)
         else:
-            gradients = self._first_order(losses, shared, allow_unused)
+            gradients = self._first_order(losses, shared, allow_unused, one_is_enough)
         if not create_graph:
-            return TaskGradients({task: [tf.stop_gradient(g) for g in of_task] for task, of_task in gradients.items()}, None)
+            return TaskGradients(
+                {task: [tf.stop_gradient(g) for g in of_task] for task, of_task in gradients.items()}, None
+            )
         return TaskGradients(gradients, None if self._second is None else lambda: self._limit(gradients, shared))
 
     def _first_order(
-        self, losses: Mapping[str, tf.Tensor], shared: list[tf.Tensor], allow_unused: bool
+        self, losses: Mapping[str, tf.Tensor], shared: list[tf.Tensor], allow_unused: bool, one_is_enough: bool
     ) -> dict[str, list[tf.Tensor]]:
         gradients = {}
         for task, loss in losses.items():
             found = self._tape.gradient(loss, shared, output_gradients=tf.ones_like(loss))
+            may_be_unused = allow_unused or (one_is_enough and any(g is not None for g in found))
             for position, g in enumerate(found):
-                if g is None and not allow_unused:
-                    which = "the shared tensor" if len(shared) == 1 else f"shared tensor {position + 1} of {len(shared)}"
+                if g is None and not may_be_unused:
+                    which = (
+                        "the shared tensor" if len(shared) == 1 else f"shared tensor {position + 1} of {len(shared)}"
+                    )
                     raise UserError(
                         f'The loss of task "{task}" does not depend on {which}: let its tower take the shared tensor, '
                         "leave the task out, or pass allow_unused=True for a gradient of zeros."
@@ -133,7 +145,9 @@ class TaskTape:
         def limited(value: tf.Tensor, *copies: tf.Tensor) -> tuple[tf.Tensor, Any]:
             def backward(upstream: tf.Tensor) -> list[Any]:
                 # `value` itself gets nothing: all of the cotangent goes down the path from `g` to the shared tensors.
-                found = second.gradient(g, shared, output_gradients=upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                found = second.gradient(
+                    g, shared, output_gradients=upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
+                )
                 return [tf.zeros_like(value), *found]
 
             return tf.identity(value), backward
@@ -220,7 +234,9 @@ def _shared_tensor(value: Any) -> tf.Tensor:
 
 def _task_losses(losses: Any) -> dict[str, tf.Tensor]:
     if not isinstance(losses, Mapping) or not losses:
-        raise UserError(f"The function given to task_gradients returns {{task: loss}}; received {type(losses).__name__}.")
+        raise UserError(
+            f"The function given to task_gradients returns {{task: loss}}; received {type(losses).__name__}."
+        )
     tensors = {}
     for task, loss in losses.items():
         if not isinstance(task, str):

@@ -1,18 +1,36 @@
 """Tasks of a model: their labels, losses and metrics over the rows that have a label."""
 
+from gradalign.tasks.compile_arguments import loss_weights_by_task, losses_by_task
+from gradalign.tasks.fit_arguments import FitArguments, read_fit_arguments
+from gradalign.tasks.forward import Forward
+from gradalign.tasks.inputs import check_base, own_inputs, predictions_by_task
 from gradalign.tasks.labels import LabelledRows, labelled_rows, labels_by_task, weights_by_task
 from gradalign.tasks.losses import check_reduction, row_losses, weighted_mean
-from gradalign.tasks.metrics import TaskMetrics, WeightedMean, metrics_by_task
+from gradalign.tasks.metrics import TaskLogs, TaskMetrics, WeightedMean, metrics_by_task
+from gradalign.tasks.specs import specs_from_config, specs_of, specs_of_symbols, specs_to_config
 
 __all__ = [
+    "FitArguments",
+    "Forward",
     "LabelledRows",
+    "TaskLogs",
     "TaskMetrics",
     "WeightedMean",
+    "check_base",
     "check_reduction",
     "labelled_rows",
     "labels_by_task",
+    "loss_weights_by_task",
+    "losses_by_task",
     "metrics_by_task",
+    "own_inputs",
+    "predictions_by_task",
+    "read_fit_arguments",
     "row_losses",
+    "specs_from_config",
+    "specs_of",
+    "specs_of_symbols",
+    "specs_to_config",
     "weighted_mean",
     "weights_by_task",
 ]

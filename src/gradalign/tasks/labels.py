@@ -71,7 +71,9 @@ def labels_by_task(y: Any, tasks: list[str]) -> dict[str, Any]:
         raise UserError(f"Labels are a dict keyed by task, {{{', '.join(tasks)}}}; received {type(y).__name__}.")
     for name in y:
         if name not in tasks:
-            raise UserError(f'The labels name an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}')
+            raise UserError(
+                f'The labels name an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}'
+            )
     for task in tasks:
         if task not in y:
             raise UserError(f'The labels lack task "{task}"; give NaN for the rows that have no label.')
@@ -88,7 +90,9 @@ def weights_by_task(sample_weight: Any, tasks: list[str]) -> dict[str, Any]:
         return dict.fromkeys(tasks)
     if not isinstance(sample_weight, Mapping):
         if isinstance(sample_weight, (list, tuple)):
-            raise UserError(f"Sample weights are a dict keyed by task or one array for all; received {type(sample_weight).__name__}.")
+            raise UserError(
+                f"Sample weights are a dict keyed by task or one array for all; received {type(sample_weight).__name__}."
+            )
         return dict.fromkeys(tasks, sample_weight)
     for name in sample_weight:
         if name not in tasks:

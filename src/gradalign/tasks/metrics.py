@@ -12,7 +12,7 @@ from gradalign.errors import UserError, nearest
 from gradalign.gradients._keras_compat import metric_from
 from gradalign.tasks.labels import LabelledRows
 
-__all__ = ["TaskMetrics", "WeightedMean", "metrics_by_task"]
+__all__ = ["TaskLogs", "TaskMetrics", "WeightedMean", "metrics_by_task"]
 
 
 class WeightedMean(keras.metrics.Metric):
@@ -55,13 +55,15 @@ class TaskMetrics(keras.metrics.Metric):
         self.built_metrics: list[tuple[str, str, Any, bool]] = []
         self.is_built = False
 
-    def build(self, rows: Mapping[str, LabelledRows], predictions: Mapping[str, tf.Tensor]) -> None:
-        """Make the metric objects, whose choice can depend on the shapes of labels and predictions."""
+    def build(self, labels: Mapping[str, Any], predictions: Mapping[str, Any]) -> None:
+        """Make the metric objects, whose choice can depend on the shapes of labels and predictions (tensors or specs)."""
+        if self.is_built:
+            return
         names: set[str] = set()
         for argument, given in self.given.items():
             for task, identifiers in given.items():
                 for identifier in identifiers:
-                    metric = metric_from(identifier, rows[task].y_true, predictions[task])
+                    metric = metric_from(identifier, labels[task], predictions[task])
                     name = f"{task}_{metric.name}"
                     if name in names and argument == "weighted_metrics":
                         name = f"{task}_weighted_{metric.name}"
@@ -74,12 +76,13 @@ class TaskMetrics(keras.metrics.Metric):
 
     def update_state(self, rows: Mapping[str, LabelledRows], predictions: Mapping[str, tf.Tensor]) -> None:
         """Add a batch; rows without a label weigh nothing in any metric."""
-        if not self.is_built:
-            self.build(rows, predictions)
+        self.build({task: of_task.y_true for task, of_task in rows.items()}, predictions)
         for _, task, metric, weighted in self.built_metrics:
             labelled = rows[task]
             weight = labelled.weight if weighted else tf.cast(labelled.mask, labelled.weight.dtype)
-            y_pred = tf.where(_behind(labelled.mask, predictions[task]), predictions[task], tf.zeros_like(predictions[task]))
+            y_pred = tf.where(
+                _behind(labelled.mask, predictions[task]), predictions[task], tf.zeros_like(predictions[task])
+            )
             metric.update_state(labelled.y_true, y_pred, sample_weight=weight)
 
     @property
@@ -92,6 +95,39 @@ class TaskMetrics(keras.metrics.Metric):
 
     def result(self) -> dict[str, Any]:
         return {name: metric.result() for name, _, metric, _ in self.built_metrics}
+
+
+class TaskLogs:
+    """All figures that a multi-task model logs of its tasks, kept apart from the state that is saved.
+
+    Args:
+        loss_weights: `{task: c_t}`, in task order.
+        metrics: what `TaskMetrics` reports.
+    """
+
+    def __init__(self, loss_weights: dict[str, float], metrics: TaskMetrics) -> None:
+        self.loss_weights = loss_weights
+        self.loss = WeightedMean("loss")
+        self.task_losses = {task: WeightedMean(f"{task}_loss") for task in loss_weights}
+        self.regularization = WeightedMean("regularization_loss")
+        self.alignment_loss = WeightedMean("alignment_loss")
+        self.metrics = metrics
+
+    def all(self, *, training: bool, aligned: bool) -> list[Any]:
+        """Return the metric objects, the total loss first."""
+        alignment = [self.alignment_loss] if training and aligned else []
+        return [self.loss, *self.task_losses.values(), self.regularization, *alignment, self.metrics]
+
+    def read(self, logs: dict[str, Any], *, training: bool) -> dict[str, Any]:
+        """Return the logs as users see them.
+
+        In evaluation the loss is put together from the tasks' exact means, so it does not depend on the batch size.
+        """
+        logs = dict(logs)
+        regularization = logs.pop("regularization_loss")
+        if not training:
+            logs["loss"] = sum(c * logs[f"{task}_loss"] for task, c in self.loss_weights.items()) + regularization
+        return logs
 
 
 def _behind(mask: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
@@ -110,7 +146,9 @@ def metrics_by_task(metrics: Any, tasks: list[str], argument: str) -> dict[str, 
         raise UserError(f"{argument} is a dict keyed by task, such as {{'{tasks[0]}': ['AUC']}}; received {metrics!r}.")
     for name in metrics:
         if name not in tasks:
-            raise UserError(f'{argument} names an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}')
+            raise UserError(
+                f'{argument} names an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}'
+            )
     found = {}
     for task in tasks:
         of_task = metrics.get(task)

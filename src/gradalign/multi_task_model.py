@@ -1,0 +1,323 @@
+"""`MultiTaskModel`: an existing Keras model under `compile` and `fit`, with task gradients aligned.
+
+The one room that knows alignments, tasks and Keras' training loop; no method's name appears here. In the notation of
+docs/design.md, section 1, it minimises `J = sum_t c_t L_t + A` (plus the base's own regularisation losses).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gradalign.alignment.base import Alignment
+from gradalign.alignment.optimizer import discriminator_optimizer_like
+from gradalign.diagnostics.first_batch import checked_on_first_batch
+from gradalign.errors import UserError
+from gradalign.gradients._keras_compat import functional_inputs, functional_outputs, seed_states
+from gradalign.gradients.recording import find_layers, record_outputs
+from gradalign.multi_task_steps import MultiTaskSteps
+from gradalign.tasks import (
+    TaskLogs,
+    TaskMetrics,
+    check_base,
+    loss_weights_by_task,
+    losses_by_task,
+    metrics_by_task,
+    own_inputs,
+    predictions_by_task,
+    read_fit_arguments,
+    specs_from_config,
+    specs_of_symbols,
+    specs_to_config,
+)
+
+__all__ = ["MultiTaskModel"]
+
+
+@keras.saving.register_keras_serializable(package="gradalign")
+class MultiTaskModel(MultiTaskSteps):
+    """Train `base` on several tasks with missing labels and, with an alignment, with aligned task gradients.
+
+    Args:
+        base: any Keras model (functional, sequential with heads, subclassed) that returns `{task: prediction}`. It stays
+            the user's model, as `model.base`, and is called once a step.
+        shared: where the shared tensor is: a layer's name, an `"outer/inner"` path, a layer, or a list of these.
+        alignment: an alignment such as `AdversarialAlignment`; `None` trains without one.
+
+    Raises:
+        UserError: for a base that does not return a dict, one with a `train_step` of its own, or an unknown layer.
+
+    A label of NaN, or a sample weight of 0, means that a row has no label for that task. Task losses are weighted means over
+    labelled rows; metrics see labelled rows only.
+
+    Example:
+        >>> x = keras.Input((4,), name="x")
+        >>> s = keras.layers.Dense(8, activation="gelu", name="encoder")(x)
+        >>> head = lambda task: keras.layers.Dense(1, activation="sigmoid", name=task)(keras.layers.Dense(8, "gelu")(s))
+        >>> base = keras.Model(x, {"click": head("click"), "buy": head("buy")})
+        >>> from gradalign.alignment import AdversarialAlignment
+        >>> model = MultiTaskModel(base, "encoder", AdversarialAlignment(0.1))
+        >>> model.compile("adam", loss={"click": "binary_crossentropy", "buy": "binary_crossentropy"})
+        >>> import numpy as np
+        >>> labels = {"click": np.array([1.0, 0.0] * 4), "buy": np.array([1.0, np.nan] * 4)}
+        >>> history = model.fit(np.ones((8, 4), "float32"), labels, epochs=2, verbose=0)
+        >>> sorted(history.history)
+        ['alignment_loss', 'buy_loss', 'click_loss', 'discriminator_accuracy', 'loss']
+    """
+
+    def __init__(
+        self, base: keras.Model, shared: Any = None, alignment: Alignment | None = None, **kwargs: Any
+    ) -> None:
+        if isinstance(base, MultiTaskModel):
+            base = base.base
+        check_base(base)
+        super().__init__(**{"dtype": base.dtype_policy, **kwargs})
+        if alignment is not None and not isinstance(alignment, Alignment):
+            raise UserError(f"alignment is an alignment such as AdversarialAlignment(); received {alignment!r}.")
+        if shared is None and alignment is not None:
+            raise UserError(
+                'An alignment needs to know where the shared tensor is: name its layer, as in shared="encoder".'
+            )
+        self.base = base
+        self.alignment = alignment
+        self.discriminator_optimizer: Any = None
+        # Held apart from Keras' search for layers and metrics: what is in here belongs to the base or is not saved.
+        self._held = SimpleNamespace(tasks=[], layers={}, losses={}, compile={}, inputs=None, predictions={})
+        self._held.layers = {} if shared is None else find_layers(base, shared)
+        self._is_ready = False
+        self._evaluating = False
+        self._first_batch_is_checked = False
+        self._logs: TaskLogs | None = None
+        if functional_inputs(base) is not None:
+            self.make_ready(specs_of_symbols(functional_inputs(base)))
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks, in the order of the base's outputs; empty until the base's weights exist."""
+        return list(self._held.tasks)
+
+    @property
+    def shared(self) -> list[str]:
+        """Paths of the layers that the shared tensor is taken from."""
+        return list(self._held.layers)
+
+    # --- state up front -----------------------------------------------------------------------------------------
+
+    def make_ready(self, specs: Any) -> None:
+        """Create all weights of base and alignment, from the specs of a batch of `base`'s inputs; once."""
+        if self._is_ready or specs is None:
+            return
+        shapes: list[list[int | None]] = []
+        dtypes: list[str] = []
+        predictions: dict[str, Any] = {}
+
+        @tf.autograph.experimental.do_not_convert
+        def forward(x: Any) -> None:
+            with record_outputs(self._held.layers) as recorded:
+                predictions.update(predictions_by_task(self.base, self.base(x, training=False)))
+            for tensor in [t for of_layer in recorded.values() for t in of_layer]:
+                shapes.append(tensor.shape.as_list())
+                dtypes.append(tensor.dtype.name)
+
+        # Traced and thrown away: works for every kind of model, and variables are made outside of the trace.
+        with tf.init_scope():
+            tf.function(forward).get_concrete_function(specs)
+        # A functional model knows the order of its outputs as the user wrote them.
+        self._held.tasks = list(functional_outputs(self.base) or predictions)
+        self._held.predictions = {task: tf.TensorSpec(p.shape, p.dtype) for task, p in predictions.items()}
+        if self.alignment is not None:
+            self.alignment.build_for(self.tasks, shapes, "float64" if "float64" in dtypes else "float32")
+        self._held.inputs = specs
+        self._is_ready = True
+        self.built = True
+        if self.compiled:
+            self._finish_compile()
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        return None if self._held.inputs is None else {"inputs": specs_to_config(self._held.inputs)}
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        self.make_ready(specs_from_config(config["inputs"]))
+
+    # --- compile ------------------------------------------------------------------------------------------------
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: dict[str, float] | None = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: Any = "auto",
+        auto_scale_loss: bool = True,
+        *,
+        discriminator_optimizer: Any = None,
+    ) -> None:
+        """Set optimizers, losses and metrics, as `keras.Model.compile`, with dicts keyed by task.
+
+        Args:
+            loss: `{task: loss}`, or one loss for every task. Losses with `reduction="sum"` are refused.
+            discriminator_optimizer: of the alignment's own weights; default the kind of `optimizer` at ten times its
+                learning rate.
+        """
+        if loss is None:
+            raise UserError("compile needs a loss for each task, such as loss={'click': 'binary_crossentropy'}.")
+        if discriminator_optimizer is not None and self.alignment is None:
+            raise UserError("discriminator_optimizer is given, but the model has no alignment to train with it.")
+        super().compile(
+            optimizer=optimizer,
+            run_eagerly=run_eagerly,
+            steps_per_execution=steps_per_execution,
+            jit_compile=jit_compile,
+            auto_scale_loss=auto_scale_loss,
+        )
+        self._held.compile = dict(
+            optimizer=self.optimizer,
+            loss=loss,
+            loss_weights=loss_weights,
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            run_eagerly=run_eagerly,
+            steps_per_execution=steps_per_execution,
+            jit_compile=jit_compile,
+            auto_scale_loss=auto_scale_loss,
+        )
+        self.loss = loss
+        self.discriminator_optimizer = None
+        if self.alignment is not None:
+            self.discriminator_optimizer = (
+                discriminator_optimizer_like(self.optimizer)
+                if discriminator_optimizer is None
+                else keras.optimizers.get(discriminator_optimizer)
+            )
+        self._logs = None
+        if self._is_ready:
+            self._finish_compile()
+
+    def _finish_compile(self) -> None:
+        """Do the part of `compile` that needs the tasks and the weights."""
+        given = self._held.compile
+        aligned = [] if self.alignment is None else self.alignment.aligned_tasks
+        trained = losses_by_task(given["loss"], self.tasks, aligned)
+        self._held.losses = trained
+        self._logs = TaskLogs(
+            loss_weights_by_task(given["loss_weights"], self.tasks, trained),
+            TaskMetrics(
+                metrics_by_task(given["metrics"], list(trained), "metrics"),
+                metrics_by_task(given["weighted_metrics"], list(trained), "weighted_metrics"),
+            ),
+        )
+        if not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        if self.alignment is not None and not self.discriminator_optimizer.built:
+            self.discriminator_optimizer.build(self.alignment.trainable_variables)
+
+    def get_compile_config(self) -> dict[str, Any]:
+        if not self.compiled:
+            return {}
+        arguments = {**self._held.compile, "discriminator_optimizer": self.discriminator_optimizer}
+        optimizer = arguments["optimizer"]
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and arguments["auto_scale_loss"]:
+            # `compile` wraps it again.
+            arguments["optimizer"] = optimizer.inner_optimizer
+        config: dict[str, Any] = keras.saving.serialize_keras_object(arguments)
+        return config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+
+    # `optimizer` trains the base; the alignment's weights belong to `discriminator_optimizer`. Keras' own machinery
+    # (building the optimizer, averaged weights) takes these lists for what `optimizer` trains.
+    @property
+    def trainable_variables(self) -> list[Any]:
+        """What `optimizer` trains: the base's trainable variables."""
+        return list(self.base.trainable_variables)
+
+    @property
+    def trainable_weights(self) -> list[Any]:
+        """What `optimizer` trains: the base's trainable weights."""
+        return list(self.base.trainable_weights)
+
+    # --- loops --------------------------------------------------------------------------------------------------
+
+    @functools.wraps(keras.Model.fit)
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = read_fit_arguments(super().fit, args, kwargs)
+        if not self.compiled:
+            raise UserError("Call compile() before fit().")
+        self._prepare(arguments.data_specs)
+        if self.alignment is not None:
+            self.alignment.set_total_steps(arguments.total_steps)
+        history = super().fit(*args, **kwargs)
+        if self.alignment is not None:
+            self.discriminator_optimizer.finalize_variable_values(self.alignment.trainable_variables)
+        return history
+
+    def _prepare(self, data_specs: Any) -> None:
+        """Create everything that the shapes of the data decide, before the first step."""
+        if data_specs is None:
+            return
+        x, y = (*data_specs, None)[:2]
+        if not self._is_ready:
+            self.make_ready(
+                own_inputs(self.base, x, self._row_task if isinstance(x, Mapping) and self._row_task in x else None)[0]
+            )
+        if self._logs is not None and isinstance(y, Mapping) and set(self._held.losses) <= set(y):
+            self._logs.metrics.build(y, self._held.predictions)
+
+    def make_train_function(self, force: bool = False) -> None:
+        super().make_train_function(force=force)
+        if self.alignment is not None and not self._first_batch_is_checked:
+            self._first_batch_is_checked = True
+            self.train_function = checked_on_first_batch(self, self.train_function)
+
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        self._evaluating = True
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self._evaluating = False
+
+    @functools.wraps(keras.Model.test_on_batch)
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        self._evaluating = True
+        try:
+            return super().test_on_batch(*args, **kwargs)
+        finally:
+            self._evaluating = False
+
+    # --- saving -------------------------------------------------------------------------------------------------
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the state of random numbers, which Keras leaves out: a loaded model goes on with the same dropout masks."""
+        for number, state in enumerate(seed_states(self)):
+            store[f"seed_{number}"] = keras.ops.convert_to_numpy(state)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Restore what `save_own_variables` saved."""
+        for number, state in enumerate(seed_states(self)):
+            state.assign(store[f"seed_{number}"])
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "base": keras.saving.serialize_keras_object(self.base),
+            "shared": list(self._held.layers) or None,
+            "alignment": None if self.alignment is None else keras.saving.serialize_keras_object(self.alignment),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> MultiTaskModel:
+        base = keras.saving.deserialize_keras_object(config["base"], custom_objects=custom_objects)
+        alignment = config["alignment"]
+        if alignment is not None:
+            alignment = keras.saving.deserialize_keras_object(alignment, custom_objects=custom_objects)
+        return cls(base, config["shared"], alignment, name=config["name"])

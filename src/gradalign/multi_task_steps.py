@@ -1,0 +1,185 @@
+"""The steps of multi-task training: one forward pass, one merged backward pass, one update of model and discriminator.
+
+`MultiTaskModel` adds what happens around the steps: construction, compile, fit and saving.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gradalign.alignment.base import Alignment
+from gradalign.gradients.recording import record_outputs
+from gradalign.gradients.replicas import replica_count
+from gradalign.gradients.task_gradients import TaskGradients, TaskTape
+from gradalign.tasks import Forward, TaskLogs, own_inputs, predictions_by_task, specs_of
+
+__all__ = ["MultiTaskSteps"]
+
+
+class MultiTaskSteps(keras.Model):
+    """Steps over a base model's tasks and an alignment; the base class of `MultiTaskModel`, which fills the attributes.
+
+    Attributes:
+        base: the user's model, `{task: prediction}`.
+        alignment: an alignment or `None`.
+        discriminator_optimizer: trains the alignment's own weights.
+    """
+
+    base: keras.Model
+    alignment: Alignment | None
+    discriminator_optimizer: Any
+    _held: SimpleNamespace
+    _logs: TaskLogs | None
+    _evaluating: bool
+
+    def make_ready(self, specs: Any) -> None:
+        """Create all weights from the specs of a batch of `base`'s inputs; implemented by `MultiTaskModel`."""
+        raise AssertionError("MultiTaskModel implements make_ready.")
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        """Return the predictions of `base`; a `row_task` column in `x` is left out."""
+        inputs, _ = own_inputs(self.base, x, self._row_task, needed=False)
+        return self.base(inputs, training=training)
+
+    @property
+    def _row_task(self) -> str | None:
+        return None if self.alignment is None else self.alignment.row_task
+
+    def forward(self, data: Any, *, training: bool, aligned: bool, shift: list[Any] | None = None) -> Forward:
+        """Run `base` once on a batch `(x, y[, sample_weight])`.
+
+        Args:
+            training: the mode of the base's layers.
+            aligned: record the path from the shared tensors, for `task_gradients_of`.
+            shift: added to the shared tensors, for finite differences.
+        """
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        inputs, row_task = own_inputs(self.base, x, self._row_task, needed=aligned)
+        self.make_ready(specs_of(inputs))
+        assert self._logs is not None
+        result = Forward()
+        result.row_task = row_task if aligned else None
+        if not aligned:
+            self._run(result, inputs, y, sample_weight, training)
+            return result
+        assert self.alignment is not None
+        result.tape = TaskTape(limit_reach=self.alignment.reach == "shared")
+        shifts = iter(shift or [])
+        watch = result.tape.watch
+        with (
+            result.tape,
+            record_outputs(self._held.layers, lambda t: watch(t + next(shifts) if shift else t)) as recorded,
+        ):
+            self._run(result, inputs, y, sample_weight, training)
+        result.shared = [tensor for of_layer in recorded.values() for tensor in of_layer]
+        return result
+
+    def _run(self, result: Forward, inputs: Any, y: Any, sample_weight: Any, training: bool) -> None:
+        predictions = predictions_by_task(self.base, self.base(inputs, training=training))
+        result.add_losses(self._held.losses, predictions, y, sample_weight, self.tasks)
+
+    def task_gradients_of(self, forward: Forward) -> TaskGradients:
+        """Return `{task: [gradient at each shared tensor]}` of a forward pass that was run with `aligned=True`."""
+        assert forward.tape is not None and self.alignment is not None
+        aligned = {task: forward.totals[task] for task in self.alignment.aligned_tasks}
+        return forward.tape.gradients(aligned, forward.shared, one_is_enough=True)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Run one step: one forward pass, one merged backward pass, one update of model and discriminator."""
+        with tf.GradientTape() as tape:
+            forward = self.forward(data, training=True, aligned=self.alignment is not None)
+            assert self._logs is not None
+            total = self._total_loss(forward)
+            if self.alignment is not None:
+                gradients = self.task_gradients_of(forward)
+                alignment_loss = self.alignment(gradients, forward.masks, forward.row_task, update_metrics=True)
+                del gradients
+                total += tf.cast(alignment_loss, total.dtype)
+            scaled = self.optimizer.scale_loss(total)
+        variables = self.trainable_variables
+        own = [] if self.alignment is None else list(self.alignment.trainable_variables)
+        gradients = tape.gradient(scaled, variables + own)
+        del tape
+        forward.tape = None
+        self._log_losses(forward, total)
+        if self.alignment is not None:
+            rows = forward.batch_rows
+            self._logs.alignment_loss.update_state(
+                alignment_loss * replica_count() * tf.cast(rows, alignment_loss.dtype), rows
+            )
+            self._update_alignment(gradients[len(variables) :], own)
+        self.optimizer.apply_gradients(list(zip(gradients[: len(variables)], variables, strict=True)))
+        self._logs.metrics.update_state(forward.rows, forward.predictions)
+        return self.get_metrics_result()
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """Evaluate one batch; the alignment takes no part."""
+        forward = self.forward(data, training=False, aligned=False)
+        assert self._logs is not None
+        self._log_losses(forward, self._total_loss(forward))
+        self._logs.metrics.update_state(forward.rows, forward.predictions)
+        return self.get_metrics_result()
+
+    def weighted_losses(self, forward: Forward) -> tf.Tensor:
+        """Return this replica's part of `sum_t c_t L_t`, a scalar."""
+        assert self._logs is not None
+        weights = self._logs.loss_weights
+        return tf.convert_to_tensor(
+            sum(loss if weights[task] == 1.0 else weights[task] * loss for task, loss in forward.losses.items())
+        )
+
+    def _total_loss(self, forward: Forward) -> tf.Tensor:
+        total = self.weighted_losses(forward)
+        for loss in self._regularization():
+            total += tf.cast(loss, total.dtype) / replica_count()
+        return total
+
+    def _regularization(self) -> list[tf.Tensor]:
+        return [*self.base.losses, *([] if self.alignment is None else self.alignment.losses)]
+
+    def _log_losses(self, forward: Forward, total: tf.Tensor) -> None:
+        assert self._logs is not None
+        rows = forward.batch_rows
+        # Parts of a global mean add up over replicas; the log is a mean over replicas weighted by rows.
+        self._logs.loss.update_state(total * replica_count() * tf.cast(rows, total.dtype), rows)
+        for task, of_task in forward.rows.items():
+            self._logs.task_losses[task].update_state(forward.totals[task], tf.reduce_sum(of_task.weight))
+        regularization = tf.add_n(
+            [tf.cast(loss, rows.dtype) for loss in self._regularization()] or [tf.zeros((), rows.dtype)]
+        )
+        self._logs.regularization.update_state(regularization * rows, rows)
+
+    def _update_alignment(self, gradients: list[Any], variables: list[Any]) -> None:
+        """Apply the discriminator's gradients, freed of the loss scale, and count the step."""
+        assert self.alignment is not None
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            scale = self.optimizer.scale_loss(tf.ones((), tf.float32))
+            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients if g is not None])
+            # The main optimizer skips a step whose gradients overflow; so does the discriminator, with zeros.
+            gradients = [
+                None if g is None else tf.where(finite, g / tf.cast(scale, g.dtype), tf.zeros_like(g))
+                for g in gradients
+            ]
+        if variables:
+            self.discriminator_optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+        self.alignment.advance()
+
+    # --- logs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The metrics of the running loop: training shows the alignment's, evaluation does not."""
+        if self._logs is None:
+            return []
+        training = not self._evaluating
+        own = self.alignment.metrics if self.alignment is not None and training else []
+        return [*self._logs.all(training=training, aligned=self.alignment is not None), *own]
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        if self._logs is None:
+            return {}
+        return self._logs.read(super().get_metrics_result(), training=not self._evaluating)

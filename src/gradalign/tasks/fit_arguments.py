@@ -1,0 +1,85 @@
+"""What the arguments of `fit` tell before the first batch: shapes, and how many steps there will be."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gradalign.errors import UserError
+from gradalign.tasks.specs import specs_of
+
+__all__ = ["FitArguments", "read_fit_arguments"]
+
+KERAS_BATCH_SIZE = 32
+
+
+class FitArguments:
+    """Facts read off the arguments of `fit`.
+
+    Attributes:
+        data_specs: `(x, y, sample_weight)` of `tf.TensorSpec`, or `None` where only the data itself can tell.
+        total_steps: epochs to run × steps an epoch, or `None` where the data does not tell its length.
+    """
+
+    def __init__(self, data_specs: Any, total_steps: int | None) -> None:
+        self.data_specs = data_specs
+        self.total_steps = total_steps
+
+
+def read_fit_arguments(fit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> FitArguments:
+    """Return the facts that `fit(*args, **kwargs)` tells before it runs.
+
+    Raises:
+        UserError: for `class_weight`, which has no meaning for several tasks.
+    """
+    bound = inspect.signature(fit).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    if given.get("class_weight") is not None:
+        raise UserError(
+            "class_weight does not say which task it is for; give sample_weight={task: weights} with a weight for each row."
+        )
+    steps = given["steps_per_epoch"] or _steps(given)
+    epochs = given["epochs"] - given["initial_epoch"]
+    return FitArguments(_data_specs(given), None if steps is None else max(steps * epochs, 1))
+
+
+def _data_specs(given: Mapping[str, Any]) -> Any:
+    x = given["x"]
+    if isinstance(x, tf.data.Dataset):
+        element = x.element_spec
+        element = element if isinstance(element, tuple) else (element,)
+        return (
+            tuple(specs_of(part) for part in (*element, None, None)[:3] if part is not None)
+            if len(element) > 1
+            else None
+        )
+    if isinstance(x, keras.utils.PyDataset):
+        return tuple(specs_of(part) for part in x[0])
+    leaves = tf.nest.flatten(x)
+    if leaves and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in leaves) and given["y"] is not None:
+        labels = tf.nest.map_structure(np.asarray, given["y"]) if isinstance(given["y"], Mapping) else None
+        return (specs_of(x), None if labels is None else specs_of(labels))
+    return None
+
+
+def _steps(given: Mapping[str, Any]) -> int | None:
+    x = given["x"]
+    if isinstance(x, tf.data.Dataset):
+        cardinality = int(x.cardinality())
+        return cardinality if cardinality >= 0 else None
+    leaves = tf.nest.flatten(x)
+    if leaves and all(hasattr(leaf, "shape") and len(leaf.shape) for leaf in leaves):
+        rows = int(leaves[0].shape[0])
+        if given["validation_split"] and given["validation_data"] is None:
+            rows = math.floor(rows * (1.0 - given["validation_split"]))
+        return math.ceil(rows / (given["batch_size"] or KERAS_BATCH_SIZE))
+    if isinstance(x, keras.utils.PyDataset):
+        return x.num_batches
+    return len(x) if hasattr(x, "__len__") else None
