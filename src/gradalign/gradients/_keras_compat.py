@@ -2,13 +2,14 @@
 
 Everything else in GradAlign uses public Keras and TensorFlow names only, so a new Keras version is met here.
 
-| what | why the public API does not do | tried on |
-|---|---|---|
-| `Layer._flatten_layers` | `Model.layers` misses layers kept in attributes of plain layers | Keras 3.15 |
-| `Layer._seed_generators` | Keras saves a model without the state of its random numbers | Keras 3.15 |
-| `backend.get_keras_mask`, `set_keras_mask` | a copied tensor has to keep its mask | Keras 3.15 |
-| `Functional`, its `_inputs_struct`, `_outputs_struct` | names and order of inputs and outputs; `Model.input` fails once a model is used twice | Keras 3.15 |
-| `compile_utils.get_loss`, `get_metric` | how `compile` reads `"accuracy"`, `"ce"`, functions and objects | Keras 3.15 |
+Each was tried on Keras 3.15; beside it, why the public API does not do.
+
+- `Layer._flatten_layers`: `Model.layers` misses layers kept in attributes of plain layers.
+- `Layer._seed_generators`: Keras saves a model without the state of its random numbers.
+- `backend.get_keras_mask`, `set_keras_mask`: a copied tensor has to keep its mask.
+- `Functional`, its `_inputs_struct`, `_outputs_struct`: names and order of inputs and outputs; `Model.input` fails once
+  a model is used twice.
+- `compile_utils.get_loss`, `get_metric`: how `compile` reads `"accuracy"`, `"ce"`, functions and objects.
 """
 
 from __future__ import annotations

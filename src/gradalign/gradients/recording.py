@@ -126,7 +126,8 @@ class _Recording:
         for leaf in tf.nest.flatten(outputs):
             if not isinstance(leaf, tf.Tensor):
                 raise UserError(
-                    f'The shared layer "{path}" gives a {type(leaf).__name__}; take a layer whose output is a dense tensor.'
+                    f'The shared layer "{path}" gives a {type(leaf).__name__}; '
+                    "take a layer whose output is a dense tensor."
                 )
             if not leaf.dtype.is_floating:
                 raise UserError(
@@ -143,7 +144,8 @@ class _Recording:
         for path in self.layers.values():
             if path not in self.outputs:
                 raise UserError(
-                    f'The shared layer "{path}" was not called in the forward pass; take a layer that the prediction goes through.'
+                    f'The shared layer "{path}" was not called in the forward pass; '
+                    "take a layer that the prediction goes through."
                 )
             for tensor in self.outputs[path]:
                 inside = (

@@ -116,10 +116,13 @@ class GradientReversal(keras.layers.Layer):
         self._strength.assign(value)
 
     def call(self, x: Any) -> Any:
+        """Return `x` unchanged, with the reversal behind it."""
         return reverse_gradient(x, self._strength)
 
     def compute_output_shape(self, x_shape: Any) -> Any:
+        """Return the shape of the input, which is that of the output."""
         return x_shape
 
     def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments, with the strength as it is now."""
         return {**super().get_config(), "strength": float(self._strength.value.numpy())}

@@ -142,7 +142,7 @@ class TaskTape:
         assert second is not None
 
         @tf.custom_gradient
-        def limited(value: tf.Tensor, *copies: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        def limited(value: tf.Tensor, *_copies: tf.Tensor) -> tuple[tf.Tensor, Any]:
             def backward(upstream: tf.Tensor) -> list[Any]:
                 # `value` itself gets nothing: all of the cotangent goes down the path from `g` to the shared tensors.
                 found = second.gradient(
@@ -216,12 +216,13 @@ def task_gradients(
 def _shared_tensor(value: Any) -> tf.Tensor:
     if isinstance(value, keras.KerasTensor):
         raise UserError(
-            f'task_gradients needs real tensors and received the symbolic KerasTensor "{value.name}": call the model on a batch '
-            "inside the training step, and pass the tensor that comes out."
+            f'task_gradients needs real tensors and received the symbolic KerasTensor "{value.name}": '
+            "call the model on a batch inside the training step, and pass the tensor that comes out."
         )
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
         raise UserError(
-            f"task_gradients takes dense shared tensors; received a {type(value).__name__}: pool it or make it dense first."
+            f"task_gradients takes dense shared tensors; received a {type(value).__name__}: "
+            "pool it or make it dense first."
         )
     tensor = tf.convert_to_tensor(value)
     if not tensor.dtype.is_floating:
