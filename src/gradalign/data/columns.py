@@ -163,13 +163,16 @@ def raw_tensor(column: pa.ChunkedArray, raw: str, name: str, source: str = "the 
 
 
 def raw_lists(column: pa.ChunkedArray, raw: str, name: str, longest: int, source: str = "the table") -> tf.Tensor:
-    """Return a list column as a tensor (B, L) padded with `MISSING`, L the longest row but at most `longest`.
+    """Return a list column as a tensor (B, L) padded with `MISSING`; L is the longest row's, in [1, `longest`].
 
     >>> raw_lists(pa.chunked_array([[["a", "b"], None]]), "string", "tags", 5).numpy().tolist()
     [[b'a', b'b'], [b'', b'']]
     """
+    if pa.types.is_null(column.type):  # what Arrow makes of a column without one value
+        column = column.cast(pa.list_(_ARROW[raw]))
     if not is_list(column.type):
         raise UserError(f'Column "{name}" of {source} is of type {column.type}, but held lists in the training data.')
     values, lengths = flatten(column)
     ragged = tf.RaggedTensor.from_row_lengths(raw_tensor(values, raw, name, source), lengths)
-    return ragged[:, :longest].to_tensor(default_value=MISSING[raw])
+    width = min(max(int(lengths.max(initial=0)), 1), longest)
+    return ragged.to_tensor(default_value=MISSING[raw], shape=(None, width))

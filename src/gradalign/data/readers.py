@@ -33,7 +33,8 @@ def read_table(path: str | os.PathLike[str], types: Mapping[str, str] | None = N
         The table, with at least one row and unique column names.
 
     Raises:
-        UserError: no such file, a folder, an unknown suffix, a damaged or empty file, a repeated column name.
+        UserError: no such file, a folder, an unknown suffix, a damaged or empty file, a CSV that is not UTF-8, a
+            repeated column name.
 
     Example:
 
@@ -45,15 +46,15 @@ def read_table(path: str | os.PathLike[str], types: Mapping[str, str] | None = N
     """
     path = Path(path)
     name = path.name.lower()
-    if not name.endswith(PARQUET + CSV):
-        raise UserError(f"{path} is neither Parquet nor CSV by its suffix; it must end in {', '.join(PARQUET + CSV)}.")
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; name one file.")
     if not path.exists():
         raise UserError(f"There is no file {path}.")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name one file.")
+    if not name.endswith(PARQUET + CSV):
+        raise UserError(f"{path} is neither Parquet nor CSV by its suffix; it must end in {', '.join(PARQUET + CSV)}.")
     try:
         table = _read_parquet(path) if name.endswith(PARQUET) else _read_csv(path, name, types or {})
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError) as error:
         if "conversion error" in str(error):
             raise UserError(f"{path} holds a value that its column cannot hold ({_one_line(error)}).") from error
         kind = "Parquet" if name.endswith(PARQUET) else "CSV"
@@ -78,7 +79,7 @@ def _read_parquet(path: Path) -> pa.Table:
 
 
 def _read_csv(path: Path, name: str, types: Mapping[str, str]) -> pa.Table:
-    return pyarrow.csv.read_csv(
+    table = pyarrow.csv.read_csv(
         path,
         read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK),
         parse_options=pyarrow.csv.ParseOptions(
@@ -89,6 +90,17 @@ def _read_csv(path: Path, name: str, types: Mapping[str, str]) -> pa.Table:
             column_types={column: pa.type_for_alias(alias) for column, alias in types.items()},
         ),
     )
+    # Arrow hands out text that is not UTF-8 as bytes, and such names only fail when they are read.
+    if any(pa.types.is_binary(kind) for kind in table.schema.types) or not _decodes(table.schema):
+        raise UserError(f"{path} is not encoded in UTF-8; save it as UTF-8.")
+    return table
+
+
+def _decodes(schema: pa.Schema) -> bool:
+    try:
+        return bool(schema.names)
+    except UnicodeDecodeError:
+        return False
 
 
 def split_rows(table: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:

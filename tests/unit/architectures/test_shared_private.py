@@ -138,7 +138,7 @@ def test_a_saved_model_loads_where_only_gradalign_layers_is_imported(tmp_path):
 def test_it_trains_on_tables_of_every_kind(jit):
     inputs = batch(512)
     labels = {"click": (inputs["city"] > 2).astype("float32"), "buy": (inputs["age"] > 0).astype("float32")}
-    model = build()
+    model = shared_private(FIELDS, TASKS, shared_dim=3, private_dim=2, towers=(4,))  # small: tracing is what takes time
     model.compile(keras.optimizers.Adam(0.02), loss=dict.fromkeys(TASKS, "binary_crossentropy"), jit_compile=jit)
     before = {w.path: w.numpy() for w in model.weights}
     history = model.fit(inputs, labels, epochs=12, batch_size=128, verbose=0).history["loss"]
