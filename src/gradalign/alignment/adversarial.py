@@ -97,6 +97,7 @@ class AdversarialAlignment(Alignment):
         self.accuracy: BalancedAccuracy | None = None
 
     def build_aligner(self, width: int, dtype: str) -> None:
+        """Make the discriminator, or check that the given one returns a logit for each task."""
         tasks = len(self.aligned_tasks)
         if self.discriminator is None:
             self.discriminator = mlp_discriminator(width, tasks, dtype=dtype)
@@ -111,6 +112,7 @@ class AdversarialAlignment(Alignment):
         self.accuracy = BalancedAccuracy(tasks, name="discriminator_accuracy")
 
     def align(self, rows: TaskRows, update_metrics: bool) -> tf.Tensor:
+        """Return the mean over tasks of the discriminator's mean cross-entropy over the task's rows."""
         tasks = len(self.aligned_tasks)
         # (T, B, ...) to (T·B, ...): the discriminator meets all tasks in one batch.
         shape = tf.shape(rows.gradients)
@@ -156,11 +158,13 @@ class AdversarialAlignment(Alignment):
         return 1.0 / len(self.aligned_tasks)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments; a discriminator that was given goes in whole."""
         discriminator = keras.saving.serialize_keras_object(self.discriminator) if self.given_discriminator else None
         return {**super().get_config(), "discriminator": discriminator}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
+        """Make an alignment of what `get_config` returned."""
         given = config.get("discriminator")
         if given is not None:
             config = {**config, "discriminator": keras.saving.deserialize_keras_object(given)}
@@ -191,6 +195,7 @@ class BalancedAccuracy(keras.metrics.Metric):
         self.rows.assign_add(tf.reduce_sum(tf.cast(kept, dtype), axis=axes))
 
     def result(self) -> tf.Tensor:
+        """Return the balanced accuracy since the last reset, a scalar; 0 where no task had rows."""
         rows = tf.convert_to_tensor(self.rows)
         present = tf.cast(rows > 0, rows.dtype)
         shares = tf.convert_to_tensor(self.right) / tf.maximum(rows, 1.0)

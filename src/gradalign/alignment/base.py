@@ -150,7 +150,8 @@ class Alignment(keras.layers.Layer):
         for task in self.tasks or []:
             if task not in all_tasks:
                 raise UserError(
-                    f'The alignment names a task "{task}", but the tasks are {", ".join(all_tasks)}.{nearest(task, all_tasks)}'
+                    f'The alignment names a task "{task}", but the tasks are {", ".join(all_tasks)}.'
+                    f"{nearest(task, all_tasks)}"
                 )
         self._build_arguments = arguments
         self.all_tasks = list(all_tasks)
@@ -195,9 +196,11 @@ class Alignment(keras.layers.Layer):
         """Create the weights for rows of `width` entries; nothing to do for an alignment without weights."""
 
     def get_build_config(self) -> dict[str, Any] | None:
+        """Return the tasks and shapes that the weights were made for; `None` before."""
         return self._build_arguments
 
     def build_from_config(self, config: dict[str, Any]) -> None:
+        """Create the weights again from what `get_build_config` returned."""
         self.build_for(**config)
 
     # --- the loss -----------------------------------------------------------------------------------------------
@@ -289,10 +292,10 @@ class Alignment(keras.layers.Layer):
 
     def _labelled(self, mask: Any, own: Any, g: tf.Tensor) -> tf.Tensor | None:
         found = None
-        for condition in (mask, own):
-            if condition is None:
+        for given in (mask, own):
+            if given is None:
                 continue
-            condition = tf.reshape(tf.cast(condition, tf.bool), [-1, *[1] * (g.shape.rank - 2)])
+            condition = tf.reshape(tf.cast(given, tf.bool), [-1, *[1] * (g.shape.rank - 2)])
             found = condition if found is None else tf.logical_and(found, condition)
         # A mask (B, 1) stands for all positions of a row.
         return None if found is None else tf.broadcast_to(found, tf.shape(g)[:-1])
@@ -314,7 +317,8 @@ class Alignment(keras.layers.Layer):
             choices = list(range(len(self.all_tasks)))
         else:
             raise UserError(
-                f'The row_task "{self.row_task}" holds booleans, task numbers or task names; received {row_task.dtype.name}.'
+                f'The row_task "{self.row_task}" holds booleans, task numbers or task names; '
+                f"received {row_task.dtype.name}."
             )
         own = {
             task: tf.equal(row_task, tf.constant(c, row_task.dtype))
@@ -325,6 +329,7 @@ class Alignment(keras.layers.Layer):
         return own, valid
 
     def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments; a schedule that is a function has to be registered with Keras."""
         schedule = self.schedule
         return {
             "name": self.name,
@@ -343,6 +348,7 @@ class Alignment(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
+        """Make an alignment of what `get_config` returned."""
         schedule = config.get("schedule")
         if isinstance(schedule, Mapping):
             config = {**config, "schedule": keras.saving.deserialize_keras_object(schedule)}

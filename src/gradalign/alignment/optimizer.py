@@ -26,13 +26,16 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.factor = factor
 
     def __call__(self, step: Any) -> Any:
+        """Return the scaled learning rate at `step`."""
         return self.schedule(step) * self.factor
 
     def get_config(self) -> dict[str, Any]:
+        """Return the inner schedule, serialised, and the factor."""
         return {"schedule": keras.saving.serialize_keras_object(self.schedule), "factor": self.factor}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> ScaledSchedule:
+        """Make a schedule of what `get_config` returned."""
         return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["factor"])
 
 

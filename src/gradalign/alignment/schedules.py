@@ -37,7 +37,7 @@ def validated_schedule(schedule: Any) -> Any:
         >>> validated_schedule("gannin")
         Traceback (most recent call last):
         ...
-        gradalign.errors.UserError: The schedule 'gannin' is unknown; use "ganin", "linear", a number, or a function of progress (0 to 1). Did you mean "ganin"?
+        gradalign.errors.UserError: The schedule 'gannin' is unknown; use ... Did you mean "ganin"?
     """
     wanted = 'use "ganin", "linear", a number, or a function of progress (0 to 1).'
     if isinstance(schedule, str):
