@@ -54,5 +54,6 @@ def _check_names(argument: str, given: Mapping[Any, Any], tasks: list[str]) -> N
     for name in given:
         if name not in tasks:
             raise UserError(
-                f'{argument} names an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}'
+                f'{argument} names an unknown task "{name}"; the tasks are {", ".join(tasks)}.'
+                f"{nearest(str(name), tasks)}"
             )

@@ -43,7 +43,8 @@ def read_fit_arguments(fit: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     given = bound.arguments
     if given.get("class_weight") is not None:
         raise UserError(
-            "class_weight does not say which task it is for; give sample_weight={task: weights} with a weight for each row."
+            "class_weight does not say which task it is for; "
+            "give sample_weight={task: weights} with a weight for each row."
         )
     steps = given["steps_per_epoch"] or _steps(given)
     epochs = given["epochs"] - given["initial_epoch"]

@@ -60,7 +60,8 @@ class Forward:
         Args:
             losses: `{task: loss}` as `compile` takes them.
             predictions: `{task: prediction}` of the base.
-            y, sample_weight: as the batch holds them.
+            y: labels by task, as the batch holds them.
+            sample_weight: `None`, weights by task, or one array for all tasks.
             known: all tasks of the base; labels of those without a loss are passed over.
         """
         trained = list(losses)

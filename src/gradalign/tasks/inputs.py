@@ -28,8 +28,8 @@ def own_inputs(base: keras.Model, x: Any, row_task: str | None = None, *, needed
     """Return the inputs of `base` out of `x`, and the `row_task` column of `x` (or `None`).
 
     A functional model that takes {b, c} and is fed {a, b, c} computes on a and b; so its inputs are picked by name. A
-    subclassed model picks from the dict by itself and gets all of it. Where the row task is not needed, as in prediction,
-    it may be missing.
+    subclassed model picks from the dict by itself and gets all of it. Where the row task is not needed, as in
+    prediction, it may be missing.
 
     Raises:
         UserError: for a key that is neither an input of `base` nor the row task, and for a missing row task.

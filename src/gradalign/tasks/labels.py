@@ -72,7 +72,8 @@ def labels_by_task(y: Any, tasks: list[str]) -> dict[str, Any]:
     for name in y:
         if name not in tasks:
             raise UserError(
-                f'The labels name an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}'
+                f'The labels name an unknown task "{name}"; the tasks are {", ".join(tasks)}.'
+                f"{nearest(str(name), tasks)}"
             )
     for task in tasks:
         if task not in y:
@@ -91,12 +92,14 @@ def weights_by_task(sample_weight: Any, tasks: list[str]) -> dict[str, Any]:
     if not isinstance(sample_weight, Mapping):
         if isinstance(sample_weight, (list, tuple)):
             raise UserError(
-                f"Sample weights are a dict keyed by task or one array for all; received {type(sample_weight).__name__}."
+                "Sample weights are a dict keyed by task or one array for all; "
+                f"received {type(sample_weight).__name__}."
             )
         return dict.fromkeys(tasks, sample_weight)
     for name in sample_weight:
         if name not in tasks:
             raise UserError(
-                f'sample_weight names an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}'
+                f'sample_weight names an unknown task "{name}"; the tasks are {", ".join(tasks)}.'
+                f"{nearest(str(name), tasks)}"
             )
     return {task: sample_weight.get(task) for task in tasks}

@@ -38,8 +38,8 @@ def row_losses(task: str, identifier: Any, rows: LabelledRows, y_pred: tf.Tensor
     values = loss.call(tf.cast(y_true, dtype), tf.cast(y_pred, dtype))
     if values.shape.rank == 0:
         raise UserError(
-            f'The loss of task "{task}" returns one number for the whole batch; it has to return one for each row, (B,), '
-            "so that rows without a label can be left out."
+            f'The loss of task "{task}" returns one number for the whole batch; '
+            "it has to return one for each row, (B,), so that rows without a label can be left out."
         )
     if values.shape.rank > 1:
         if has_mask(y_pred):
@@ -55,8 +55,10 @@ def weighted_mean(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Return `total / weight`, and 0 with zero gradient where there is no weight.
 
     Example:
-        >>> float(weighted_mean(tf.constant(3.0), tf.constant(2.0))), float(weighted_mean(tf.constant(0.0), tf.constant(0.0)))
-        (1.5, 0.0)
+        >>> float(weighted_mean(tf.constant(3.0), tf.constant(2.0)))
+        1.5
+        >>> float(weighted_mean(tf.constant(0.0), tf.constant(0.0)))
+        0.0
     """
     return total / tf.where(weight == 0, tf.ones_like(weight), weight)
 

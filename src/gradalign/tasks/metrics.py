@@ -36,6 +36,7 @@ class WeightedMean(keras.metrics.Metric):
         self.weight.assign_add(tf.cast(weight, self.weight.dtype))
 
     def result(self) -> tf.Tensor:
+        """Return the mean since the last reset, a scalar; 0 where nothing had weight."""
         weight = tf.convert_to_tensor(self.weight)
         return tf.convert_to_tensor(self.total) / tf.where(weight == 0, tf.ones_like(weight), weight)
 
@@ -56,7 +57,12 @@ class TaskMetrics(keras.metrics.Metric):
         self.is_built = False
 
     def build(self, labels: Mapping[str, Any], predictions: Mapping[str, Any]) -> None:
-        """Make the metric objects, whose choice can depend on the shapes of labels and predictions (tensors or specs)."""
+        """Make the metric objects, whose choice can depend on the shapes of labels and predictions.
+
+        Args:
+            labels: `{task: tensor or spec}`.
+            predictions: the same.
+        """
         if self.is_built:
             return
         names: set[str] = set()
@@ -87,13 +93,16 @@ class TaskMetrics(keras.metrics.Metric):
 
     @property
     def variables(self) -> list[Any]:
+        """The variables of all metrics."""
         return [variable for _, _, metric, _ in self.built_metrics for variable in metric.variables]
 
     def reset_state(self) -> None:
+        """Start every metric again."""
         for _, _, metric, _ in self.built_metrics:
             metric.reset_state()
 
     def result(self) -> dict[str, Any]:
+        """Return `{name in the logs: value}` since the last reset."""
         return {name: metric.result() for name, _, metric, _ in self.built_metrics}
 
 
@@ -147,7 +156,8 @@ def metrics_by_task(metrics: Any, tasks: list[str], argument: str) -> dict[str, 
     for name in metrics:
         if name not in tasks:
             raise UserError(
-                f'{argument} names an unknown task "{name}"; the tasks are {", ".join(tasks)}.{nearest(str(name), tasks)}'
+                f'{argument} names an unknown task "{name}"; the tasks are {", ".join(tasks)}.'
+                f"{nearest(str(name), tasks)}"
             )
     found = {}
     for task in tasks:
