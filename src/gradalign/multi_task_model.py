@@ -44,16 +44,16 @@ class MultiTaskModel(MultiTaskSteps):
     """Train `base` on several tasks with missing labels and, with an alignment, with aligned task gradients.
 
     Args:
-        base: any Keras model (functional, sequential with heads, subclassed) that returns `{task: prediction}`. It stays
-            the user's model, as `model.base`, and is called once a step.
+        base: any Keras model (functional, sequential with heads, subclassed) that returns `{task: prediction}`. It
+            stays the user's model, as `model.base`, and is called once a step.
         shared: where the shared tensor is: a layer's name, an `"outer/inner"` path, a layer, or a list of these.
         alignment: an alignment such as `AdversarialAlignment`; `None` trains without one.
 
     Raises:
         UserError: for a base that does not return a dict, one with a `train_step` of its own, or an unknown layer.
 
-    A label of NaN, or a sample weight of 0, means that a row has no label for that task. Task losses are weighted means over
-    labelled rows; metrics see labelled rows only.
+    A label of NaN, or a sample weight of 0, means that a row has no label for that task. Task losses are weighted means
+    over labelled rows; metrics see labelled rows only.
 
     Example:
         >>> x = keras.Input((4,), name="x")
@@ -139,9 +139,11 @@ class MultiTaskModel(MultiTaskSteps):
             self._finish_compile()
 
     def get_build_config(self) -> dict[str, Any] | None:
+        """Return the specs of the inputs that the weights were made for; `None` before."""
         return None if self._held.inputs is None else {"inputs": specs_to_config(self._held.inputs)}
 
     def build_from_config(self, config: dict[str, Any]) -> None:
+        """Create the weights again from what `get_build_config` returned."""
         self.make_ready(specs_from_config(config["inputs"]))
 
     # --- compile ------------------------------------------------------------------------------------------------
@@ -163,7 +165,15 @@ class MultiTaskModel(MultiTaskSteps):
         """Set optimizers, losses and metrics, as `keras.Model.compile`, with dicts keyed by task.
 
         Args:
+            optimizer: trains the base; a name or an optimizer.
             loss: `{task: loss}`, or one loss for every task. Losses with `reduction="sum"` are refused.
+            loss_weights: `{task: c_t}`; a missing task weighs 1.
+            metrics: `{task: metrics}`, over labelled rows that all weigh 1.
+            weighted_metrics: `{task: metrics}`, over labelled rows with their sample weight.
+            run_eagerly: run the steps as plain Python.
+            steps_per_execution: steps of one call of the compiled function.
+            jit_compile: compile the steps with XLA; `"auto"` where Keras thinks it fits.
+            auto_scale_loss: scale the loss where the base computes in float16.
             discriminator_optimizer: of the alignment's own weights; default the kind of `optimizer` at ten times its
                 learning rate.
         """
@@ -178,17 +188,17 @@ class MultiTaskModel(MultiTaskSteps):
             jit_compile=jit_compile,
             auto_scale_loss=auto_scale_loss,
         )
-        self._held.compile = dict(
-            optimizer=self.optimizer,
-            loss=loss,
-            loss_weights=loss_weights,
-            metrics=metrics,
-            weighted_metrics=weighted_metrics,
-            run_eagerly=run_eagerly,
-            steps_per_execution=steps_per_execution,
-            jit_compile=jit_compile,
-            auto_scale_loss=auto_scale_loss,
-        )
+        self._held.compile = {
+            "optimizer": self.optimizer,
+            "loss": loss,
+            "loss_weights": loss_weights,
+            "metrics": metrics,
+            "weighted_metrics": weighted_metrics,
+            "run_eagerly": run_eagerly,
+            "steps_per_execution": steps_per_execution,
+            "jit_compile": jit_compile,
+            "auto_scale_loss": auto_scale_loss,
+        }
         self.loss = loss
         self.discriminator_optimizer = None
         if self.alignment is not None:
@@ -220,6 +230,7 @@ class MultiTaskModel(MultiTaskSteps):
             self.discriminator_optimizer.build(self.alignment.trainable_variables)
 
     def get_compile_config(self) -> dict[str, Any]:
+        """Return the arguments of `compile`, serialised; empty before it was called."""
         if not self.compiled:
             return {}
         arguments = {**self._held.compile, "discriminator_optimizer": self.discriminator_optimizer}
@@ -231,6 +242,7 @@ class MultiTaskModel(MultiTaskSteps):
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compile with what `get_compile_config` returned."""
         self.compile(**keras.saving.deserialize_keras_object(config))
 
     # `optimizer` trains the base; the alignment's weights belong to `discriminator_optimizer`. Keras' own machinery
@@ -249,6 +261,7 @@ class MultiTaskModel(MultiTaskSteps):
 
     @functools.wraps(keras.Model.fit)
     def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, with the arguments of `keras.Model.fit`; the first call sets the schedule's total steps."""
         arguments = read_fit_arguments(super().fit, args, kwargs)
         if not self.compiled:
             raise UserError("Call compile() before fit().")
@@ -273,13 +286,15 @@ class MultiTaskModel(MultiTaskSteps):
             self._logs.metrics.build(y, self._held.predictions)
 
     def make_train_function(self, force: bool = False) -> None:
+        """Make the function that `fit` calls; its first call also checks that the alignment reaches `shared`."""
         super().make_train_function(force=force)
         if self.alignment is not None and not self._first_batch_is_checked:
             self._first_batch_is_checked = True
-            self.train_function = checked_on_first_batch(self, self.train_function)
+            self.train_function: Any = checked_on_first_batch(self, self.train_function)
 
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate, with the arguments of `keras.Model.evaluate`; the alignment takes no part."""
         self._evaluating = True
         try:
             return super().evaluate(*args, **kwargs)
@@ -288,6 +303,7 @@ class MultiTaskModel(MultiTaskSteps):
 
     @functools.wraps(keras.Model.test_on_batch)
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate one batch, with the arguments of `keras.Model.test_on_batch`."""
         self._evaluating = True
         try:
             return super().test_on_batch(*args, **kwargs)
@@ -297,7 +313,7 @@ class MultiTaskModel(MultiTaskSteps):
     # --- saving -------------------------------------------------------------------------------------------------
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the state of random numbers, which Keras leaves out: a loaded model goes on with the same dropout masks."""
+        """Save the state of random numbers, which Keras leaves out: a loaded model goes on with the same dropout."""
         for number, state in enumerate(seed_states(self)):
             store[f"seed_{number}"] = keras.ops.convert_to_numpy(state)
 
@@ -307,6 +323,7 @@ class MultiTaskModel(MultiTaskSteps):
             state.assign(store[f"seed_{number}"])
 
     def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments, with layers named by their paths."""
         return {
             "name": self.name,
             "base": keras.saving.serialize_keras_object(self.base),
@@ -316,6 +333,7 @@ class MultiTaskModel(MultiTaskSteps):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> MultiTaskModel:
+        """Make a model of what `get_config` returned."""
         base = keras.saving.deserialize_keras_object(config["base"], custom_objects=custom_objects)
         alignment = config["alignment"]
         if alignment is not None:

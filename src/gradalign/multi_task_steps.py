@@ -20,7 +20,7 @@ from gradalign.tasks import Forward, TaskLogs, own_inputs, predictions_by_task, 
 __all__ = ["MultiTaskSteps"]
 
 
-class MultiTaskSteps(keras.Model):
+class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
     """Steps over a base model's tasks and an alignment; the base class of `MultiTaskModel`, which fills the attributes.
 
     Attributes:
@@ -53,6 +53,7 @@ class MultiTaskSteps(keras.Model):
         """Run `base` once on a batch `(x, y[, sample_weight])`.
 
         Args:
+            data: the batch.
             training: the mode of the base's layers.
             aligned: record the path from the shared tensors, for `task_gradients_of`.
             shift: added to the shared tensors, for finite differences.
@@ -180,6 +181,7 @@ class MultiTaskSteps(keras.Model):
         return [*self._logs.all(training=training, aligned=self.alignment is not None), *own]
 
     def get_metrics_result(self) -> dict[str, Any]:
+        """Return the logs of the running loop, as means since the epoch began."""
         if self._logs is None:
             return {}
         return self._logs.read(super().get_metrics_result(), training=not self._evaluating)

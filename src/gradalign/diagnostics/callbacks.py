@@ -28,8 +28,8 @@ class BestCheckpoint(keras.callbacks.Callback):
         min_delta: smallest increase that counts as better.
 
     Raises:
-        UserError: for a wrong argument; at the end of an epoch, where a task has no `val_<task>_auc` in the logs, which takes
-            `metrics={task: ["AUC"]}` in compile and validation data in fit.
+        UserError: for a wrong argument; at the end of an epoch, where a task has no `val_<task>_auc` in the logs, which
+            takes `metrics={task: ["AUC"]}` in compile and validation data in fit.
 
     Example:
         >>> callback = BestCheckpoint("best.keras", weights={"income": 2, "college": 1}, patience=3)
@@ -72,8 +72,8 @@ class BestCheckpoint(keras.callbacks.Callback):
                 )
         if not weights:
             raise UserError(
-                "There is no validation AUC to choose the best checkpoint by: give metrics={task: ['AUC']} to compile and "
-                "validation data to fit."
+                "There is no validation AUC to choose the best checkpoint by: "
+                "give metrics={task: ['AUC']} to compile and validation data to fit."
             )
         return sum(w * aucs[task] for task, w in weights.items()) / sum(weights.values())
 

@@ -18,8 +18,8 @@ __all__ = ["checked_on_first_batch"]
 def checked_on_first_batch(model: Any, train_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return `train_function`, which on its first call also checks that the alignment reaches the shared tensor.
 
-    The batches of that call are taken from the iterator once and trained on as always, so the data is read no more often
-    than without the check.
+    The batches of that call are taken from the iterator once and trained on as always, so the data is read no more
+    often than without the check.
     """
     is_checked = False
 

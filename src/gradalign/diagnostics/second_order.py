@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from gradalign.errors import UserError
@@ -54,8 +53,8 @@ class SecondOrderReport:
         tasks: `{task: TaskNorms}` of the aligned tasks.
         variables: `{variable path: (first, second)}`, norms of `d sum c_t L_t` and of `dA`.
         first, second: norms at the shared tensor, all tasks together.
-        agrees: whether central differences of `A` along the shared tensor agree with its gradient; `None` where they were
-            not taken.
+        agrees: whether central differences of `A` along the shared tensor agree with its gradient; `None` where they
+            were not taken.
         difference: largest deviation found, relative to the norm of `dA/ds`.
         normalize: the alignment's normalisation.
     """
@@ -84,27 +83,28 @@ class SecondOrderReport:
         dead = [norms.task for norms in self.tasks.values() if norms.is_dead]
         if dead:
             names = ", ".join(f'"{task}"' for task in dead)
-            what = f"Dead path: the alignment cannot reach the shared representation through task{'s' if len(dead) > 1 else ''} {names}"
+            tasks = "tasks" if len(dead) > 1 else "task"
+            what = f"Dead path: the alignment cannot reach the shared representation through {tasks} {names}"
             if self.normalize == "l2":
                 found.append(
-                    f'{what}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) the direction of the gradient '
-                    "does not change with the shared tensor; use smooth activations such as gelu in the tower, or "
-                    'normalize="batch".'
+                    f'{what}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) the direction '
+                    "of the gradient does not change with the shared tensor; use smooth activations such as gelu in "
+                    'the tower, or normalize="batch".'
                 )
             else:
                 found.append(
-                    f"{what}, because its gradient does not change with the shared tensor: the loss has no curvature (such as "
-                    "hinge or mean absolute error) and the tower is piecewise linear; use smooth activations such as gelu, or "
-                    "a loss with curvature."
+                    f"{what}, because its gradient does not change with the shared tensor: the loss has no curvature "
+                    "(such as hinge or mean absolute error) and the tower is piecewise linear; use smooth activations "
+                    "such as gelu, or a loss with curvature."
                 )
         silent = [norms.task for norms in self.tasks.values() if norms.rows == 0]
         if len(silent) == len(self.tasks):
             found.append("No task has a labelled row with a gradient in this batch, so there is nothing to align.")
         if self.agrees is False:
             found.append(
-                f"The second-order gradient is wrong: finite differences of the alignment loss deviate by {self.difference:.0%} of its "
-                "norm at the shared tensor; look for a layer between the shared tensor and a loss that stops gradients inside, "
-                "such as a stock LayerNormalization."
+                "The second-order gradient is wrong: finite differences of the alignment loss deviate by "
+                f"{self.difference:.0%} of its norm at the shared tensor; look for a layer between the shared tensor "
+                "and a loss that stops gradients inside, such as a stock LayerNormalization."
             )
         return found
 
@@ -154,15 +154,15 @@ class _Pass:
     """One eager forward pass at strength 1 with everything the norms need."""
 
     def __init__(self, model: Any, batch: Any, shift: list[tf.Tensor] | None = None) -> None:
-        with _unchanged(model), model.alignment.fixed_strength(1.0):
-            with tf.GradientTape(persistent=True) as tape:
-                self.forward = model.forward(batch, training=True, aligned=True, shift=shift)
-                self.losses = model.weighted_losses(self.forward)
-                gradients = model.task_gradients_of(self.forward)
-                # Of equal value to what reach="shared" sees, and the same at the shared tensor.
-                self.gradients = TaskGradients(gradients, lambda: dict(gradients))
-                self.rows = model.alignment.kept_rows(self.gradients, self.forward.masks, self.forward.row_task)
-                self.alignment_loss = model.alignment(self.gradients, self.forward.masks, self.forward.row_task)
+        tape = tf.GradientTape(persistent=True)
+        with _unchanged(model), model.alignment.fixed_strength(1.0), tape:
+            self.forward = model.forward(batch, training=True, aligned=True, shift=shift)
+            self.losses = model.weighted_losses(self.forward)
+            gradients = model.task_gradients_of(self.forward)
+            # Of equal value to what reach="shared" sees, and the same at the shared tensor.
+            self.gradients = TaskGradients(gradients, lambda: dict(gradients))
+            self.rows = model.alignment.kept_rows(self.gradients, self.forward.masks, self.forward.row_task)
+            self.alignment_loss = model.alignment(self.gradients, self.forward.masks, self.forward.row_task)
         self.tape = tape
 
     def at_shared(self, target: Any, cotangents: Any = None) -> list[tf.Tensor]:
@@ -227,12 +227,14 @@ def check_second_order(model: Any, batch: Any) -> SecondOrderReport:
         batch: `(x, y)` or `(x, y, sample_weight)`, as `fit` takes them; at most 1,024 rows are used.
 
     Returns:
-        A report with norms by task and by variable, a finite-difference verdict, and sentences. The model is not changed.
+        A report with norms by task and by variable, a finite-difference verdict, and sentences. The model is not
+        changed.
 
     Raises:
         UserError: for a model without alignment, or one that is not compiled.
 
     Example:
+        >>> import keras
         >>> x = keras.Input((4,), name="x")
         >>> s = keras.layers.Dense(8, activation="gelu", name="encoder")(x)
         >>> head = lambda task: keras.layers.Dense(1, "sigmoid", name=task)(keras.layers.Dense(8, "relu")(s))
