@@ -20,7 +20,7 @@ tasks:
   like: {label: liked, positive: [very, "yes"]}
 features: {drop: [id]}
 model: {shared_dim: 3, private_dim: 2, towers: [6], dropout: 0.2}
-training: {batch_size: 64, epochs: 2, learning_rate: 1e-2, seed: 3}
+training: {batch_size: 60, epochs: 2, learning_rate: 1e-2, seed: 3}
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 DEAD = ["--set", "model.activation=relu", "--set", "alignment.normalize=l2"]
 
 
@@ -26,6 +28,7 @@ def test_a_dead_path_is_said_with_its_mend(shop):
     assert {path.name for path in shop.folder.iterdir()} == {"train.parquet", "test.parquet", "shop.yaml"}
 
 
+@pytest.mark.filterwarnings("default::gradalign.errors.GradAlignWarning")
 def test_training_says_it_once_in_one_line(shop):
     done = shop.invoke("train", shop.config, "--out", shop.folder / "run", *DEAD)
     assert done.exit_code == 0

@@ -29,7 +29,10 @@ TRAIN = {
         ["shop.yaml", "--set", "tasks.buy.positive=7"],
         ['Task "buy"', "7 never occurs", '"bought"'],
     ),
-    "a label with one value": (["shop.yaml", "--set", "tasks.buy.label=one"], ['"one" holds one value only']),
+    "a label with one value": (
+        ["shop.yaml", "--set", "tasks.buy.label=one", "--set", "data.train=constant.parquet"],
+        ['"one" holds one value only'],
+    ),
     "a Parquet file cut in half": (["shop.yaml", "--set", "data.test=half.parquet"], ["half.parquet", "cut short"]),
     "a column that only the training file has": (["shop.yaml", "--set", "data.test=few.parquet"], ['"city"']),
     "a task named like a column": (["shop.yaml", "--set", "tasks.city={label: bought, positive: 1}"], ['"city"']),
@@ -48,7 +51,7 @@ def messy(shop, monkeypatch):
     monkeypatch.chdir(shop.folder)
     train, test = (shop.folder / f"{part}.parquet" for part in ("train", "test"))
     table = pq.read_table(train)
-    pq.write_table(table.append_column("one", pa.array([1] * table.num_rows)), train)
+    pq.write_table(table.append_column("one", pa.array([1] * table.num_rows)), "constant.parquet")
     (shop.folder / "half.parquet").write_bytes(test.read_bytes()[: test.stat().st_size // 2])
     pq.write_table(pq.read_table(test).drop_columns(["city"]), "few.parquet")
     (shop.folder / "broken.yaml").write_text("data: {train: a\ntasks: }")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -116,13 +117,25 @@ def _plain(values):
     return values.astype("S") if values.dtype == object else values
 
 
-def test_export_writes_elsewhere_and_over_an_older_one(trained, tmp_path):
+def test_export_renews_the_runs_own_served_model(trained, tmp_path):
+    shutil.copytree(trained.run, tmp_path / "run")
+    served = tmp_path / "run" / "serving" / "saved_model.pb"
+    served.write_bytes(b"damaged")
+    done = trained.shop.invoke("export", tmp_path / "run")
+    assert done.exit_code == 0 and str(served.parent) in done.stdout
+    assert len(served.read_bytes()) > 1000
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {path.name for path in trained.run.iterdir()}
+
+
+def test_export_replaces_an_older_model_elsewhere(trained, tmp_path):
     out = tmp_path / "models" / "1"
-    for options in ([], ["--overwrite"]):
-        done = trained.shop.invoke("export", trained.run, "--out", out, *options)
-        assert done.exit_code == 0 and str(out) in done.stdout
-        assert (out / "saved_model.pb").is_file()
-        assert [path.name for path in out.parent.iterdir()] == ["1"]
+    out.mkdir(parents=True)
+    (out / "saved_model.pb").write_bytes(b"old")
+    (out / "left_over").touch()
+    done = trained.shop.invoke("export", trained.run, "--out", out, "--overwrite")
+    assert done.exit_code == 0 and str(out) in done.stdout
+    assert (out / "saved_model.pb").stat().st_size > 1000 and not (out / "left_over").exists()
+    assert [path.name for path in out.parent.iterdir()] == ["1"]
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -91,17 +90,11 @@ def test_without_alignment_nothing_is_said_of_a_discriminator(shop, monkeypatch)
     }
 
 
-def test_a_run_is_replaced_only_when_asked_to(trained, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(trained.run, run)
-    before = (run / "metrics.json").read_bytes()
-    arguments = ("train", trained.shop.config, "--out", run, "--set", "training.epochs=1")
-    refused = trained.shop.invoke(*arguments)
+def test_a_run_is_not_replaced_unasked(trained):
+    before = (trained.run / "metrics.json").read_bytes()
+    refused = trained.shop.invoke("train", trained.shop.config, "--out", trained.run)
     assert refused.exit_code == 2 and "--overwrite" in refused.stderr
-    assert (run / "metrics.json").read_bytes() == before
-    assert trained.shop.invoke(*arguments, "--overwrite").exit_code == 0
-    assert Run.open(run).metrics["training"]["epochs"] == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (trained.run / "metrics.json").read_bytes() == before
 
 
 def test_a_folder_that_is_not_a_run_is_never_replaced(shop):
@@ -109,10 +102,3 @@ def test_a_folder_that_is_not_a_run_is_never_replaced(shop):
         refused = shop.invoke("train", shop.config, "--out", out, "--overwrite")
         assert refused.exit_code == 2 and "left alone" in refused.stderr
     assert shop.config.exists()
-
-
-def test_an_empty_folder_can_become_the_run(shop):
-    (shop.folder / "run").mkdir()
-    done = shop.invoke("train", shop.config, "--out", shop.folder / "run", "--set", "training.epochs=1")
-    assert done.exit_code == 0
-    assert {path.name for path in (shop.folder / "run").iterdir()} == FILES

@@ -120,7 +120,7 @@ def _line(error: YAMLError) -> str:
 
 def _make_absolute(raw: dict[str, Any], folder: Path) -> None:
     """Make the paths of `data` absolute in place; what is no text is left for the schema to refuse."""
-    data = raw.get("data")
+    data: Any = raw.get("data")
     for key in _PATHS if isinstance(data, dict) else ():
         value = data.get(key, None)
         if isinstance(value, str) and not (key == "validation" and is_fraction(value)):

@@ -55,11 +55,11 @@ def train(
     console = console or Console(quiet=True)
     run_folder.refuse_if_taken(out, overwrite)
     prepared = prepare(config, read_tables(config.data))
-    console.print(prepared.schema.describe(), highlight=False, markup=False, soft_wrap=True)
     model = _fresh_model(prepared)
     partial = run_folder.create_partial(out, overwrite)
     run_folder.write_text(partial / run_folder.CONFIG, dump_config(prepared.config))
     prepared.preprocessing.save(partial / run_folder.PREPROCESSING)
+    console.print(prepared.schema.describe(), highlight=False, markup=False, soft_wrap=True)
     return _finish(prepared, model, [], partial, out, console)
 
 

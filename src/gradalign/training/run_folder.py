@@ -97,11 +97,12 @@ def load_model(path: Path) -> MultiTaskModel:
 
 def partial_of(out: Path) -> Path:
     """The folder that a run is written to until it is complete."""
-    return out if out.name.endswith(".partial") else out.with_name(out.name + ".partial")
+    out = out if out.name.strip(".") else out.resolve()  # "." and ".." have names too
+    return out if out.name.endswith(".partial") else out.parent / (out.name + ".partial")
 
 
 def _target(path: Path) -> Path:
-    return path.with_name(path.name.removesuffix(".partial"))
+    return path.parent / path.name.removesuffix(".partial")
 
 
 def is_run(path: Path) -> bool:
