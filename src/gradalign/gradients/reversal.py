@@ -7,6 +7,7 @@ Forward the identity, backward `-strength` times the gradient. Of order n: the n
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 import keras
@@ -28,7 +29,7 @@ def reverse_gradient(x: Any, strength: Any) -> tf.Tensor:
         A tensor equal to `x`, of the same shape and dtype.
 
     Raises:
-        UserError: where `x` is not a float tensor or `strength` is a negative or non-finite number.
+        UserError: where `x` is not a float tensor, or `strength` is neither a tensor nor a finite number of 0 or more.
 
     Example:
         >>> x = tf.constant(3.0)
@@ -43,8 +44,7 @@ def reverse_gradient(x: Any, strength: Any) -> tf.Tensor:
         raise UserError(
             f"reverse_gradient takes a float tensor, since only those have gradients; received {x.dtype.name}."
         )
-    if isinstance(strength, (int, float)):
-        _check_strength(strength)
+    _check_strength(strength)
     factor = tf.stop_gradient(-tf.cast(tf.convert_to_tensor(strength), x.dtype))
 
     # The decorated function takes its tensor positionally: with keywords only, TensorFlow ignores a custom gradient.
@@ -60,8 +60,10 @@ def reverse_gradient(x: Any, strength: Any) -> tf.Tensor:
     return reverse(x)
 
 
-def _check_strength(strength: float) -> None:
-    if not math.isfinite(strength) or strength < 0:
+def _check_strength(strength: Any) -> None:
+    if tf.is_tensor(strength) or isinstance(strength, keras.Variable):
+        return  # Its value may not be known yet.
+    if not isinstance(strength, numbers.Real) or not math.isfinite(strength) or strength < 0:
         raise UserError(f"The strength of a gradient reversal is a finite number, 0 or more; received {strength!r}.")
 
 
@@ -111,8 +113,7 @@ class GradientReversal(keras.layers.Layer):
 
     @strength.setter
     def strength(self, value: Any) -> None:
-        if isinstance(value, (int, float)):
-            _check_strength(value)
+        _check_strength(value)
         self._strength.assign(value)
 
     def call(self, x: Any) -> Any:

@@ -27,14 +27,20 @@ class TaskGradients(dict):  # type: ignore[type-arg]
     returns equal values whose own gradient reaches `s` alone.
     """
 
-    def __init__(self, gradients: Mapping[str, Any], limited: Callable[[], dict[str, Any]] | None) -> None:
-        super().__init__(gradients)
+    # A tf.function that returns these makes an empty object of the same class and fills it, hence the defaults.
+    def __init__(
+        self, gradients: Mapping[str, Any] | None = None, limited: Callable[[], dict[str, Any]] | None = None
+    ) -> None:
+        super().__init__(gradients or {})
         self._limited = limited
 
     def limited(self) -> dict[str, Any]:
         """Return the gradients with the second-order path into towers and private embeddings cut."""
         if self._limited is None:
-            raise UserError("These task gradients were taken with create_graph=False; there is no second-order path.")
+            raise UserError(
+                "These task gradients have no second-order path: "
+                "they were taken with create_graph=False, or came out of a tf.function."
+            )
         return self._limited()
 
 
