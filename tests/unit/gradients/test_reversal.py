@@ -48,8 +48,8 @@ def test_orders_one_to_three(way, mode):
 def test_between_two_functions():
     """f(R(g(x))), g = x^2, f = u^3, a = 2: first derivative -2 · 3x^4 · 2x = -12 x^5.
 
-    The second derives that product, and the path through u = g(x) is turned again: u^2 contributes (-2)(-2) · 3 · 2u · 2x · 2x
-    = 96 x^4, the factor 2x of g contributes -2 · 3x^4 · 2 = -12 x^4; together 84 x^4.
+    The second derives that product, and its path through u = g(x) is turned again: u^2 contributes
+    (-2)(-2) · 3 · 2u · 2x · 2x = 96 x^4, the factor 2x of g contributes -2 · 3x^4 · 2 = -12 x^4; together 84 x^4.
     """
     _, one, two, _ = three_orders(lambda x: reverse_gradient(x**2, 2.0) ** 3, tf.constant(1.5, tf.float64))
     assert float(one) == pytest.approx(-12 * 1.5**5)
