@@ -7,6 +7,7 @@ docs/design.md, section 1, it minimises `J = sum_t c_t L_t + A` (plus the base's
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -31,9 +32,11 @@ from gradalign.tasks import (
     own_inputs,
     predictions_by_task,
     read_fit_arguments,
+    refuse_class_weight,
     specs_from_config,
     specs_of_symbols,
     specs_to_config,
+    with_all_weights,
 )
 
 __all__ = ["MultiTaskModel"]
@@ -117,6 +120,10 @@ class MultiTaskModel(MultiTaskSteps):
         predictions: dict[str, Any] = {}
 
         @tf.autograph.experimental.do_not_convert
+        def build(x: Any) -> None:
+            self.base(x, training=False)
+
+        @tf.autograph.experimental.do_not_convert
         def forward(x: Any) -> None:
             with record_outputs(self._held.layers) as recorded:
                 predictions.update(predictions_by_task(self.base, self.base(x, training=False)))
@@ -126,6 +133,9 @@ class MultiTaskModel(MultiTaskSteps):
 
         # Traced and thrown away: works for every kind of model, and variables are made outside of the trace.
         with tf.init_scope():
+            if functional_inputs(self.base) is None:
+                # Building runs a subclassed model's `call` as well, so the pass that is recorded comes after it.
+                tf.function(build).get_concrete_function(specs)
             tf.function(forward).get_concrete_function(specs)
         # A functional model knows the order of its outputs as the user wrote them.
         self._held.tasks = list(functional_outputs(self.base) or predictions)
@@ -268,7 +278,7 @@ class MultiTaskModel(MultiTaskSteps):
         self._prepare(arguments.data_specs)
         if self.alignment is not None:
             self.alignment.set_total_steps(arguments.total_steps)
-        history = super().fit(*args, **kwargs)
+        history = super().fit(**arguments.given)
         if self.alignment is not None:
             self.discriminator_optimizer.finalize_variable_values(self.alignment.trainable_variables)
         return history
@@ -297,9 +307,18 @@ class MultiTaskModel(MultiTaskSteps):
         """Evaluate, with the arguments of `keras.Model.evaluate`; the alignment takes no part."""
         self._evaluating = True
         try:
+            args, kwargs = with_all_weights(super().evaluate, args, kwargs)
             return super().evaluate(*args, **kwargs)
         finally:
             self._evaluating = False
+
+    @functools.wraps(keras.Model.train_on_batch)
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Train on one batch, with the arguments of `keras.Model.train_on_batch`."""
+        refuse_class_weight(
+            inspect.signature(super().train_on_batch).bind(*args, **kwargs).arguments.get("class_weight")
+        )
+        return super().train_on_batch(*args, **kwargs)
 
     @functools.wraps(keras.Model.test_on_batch)
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:

@@ -108,10 +108,7 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         forward.tape = None
         self._log_losses(forward, total)
         if self.alignment is not None:
-            rows = forward.batch_rows
-            self._logs.alignment_loss.update_state(
-                alignment_loss * replica_count() * tf.cast(rows, alignment_loss.dtype), rows
-            )
+            self._logs.alignment_loss.update_state(*_as_mean(alignment_loss, forward))
             self._update_alignment(gradients[len(variables) :], own)
         self.optimizer.apply_gradients(list(zip(gradients[: len(variables)], variables, strict=True)))
         self._logs.metrics.update_state(forward.rows, forward.predictions)
@@ -145,8 +142,7 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
     def _log_losses(self, forward: Forward, total: tf.Tensor) -> None:
         assert self._logs is not None
         rows = forward.batch_rows
-        # Parts of a global mean add up over replicas; the log is a mean over replicas weighted by rows.
-        self._logs.loss.update_state(total * replica_count() * tf.cast(rows, total.dtype), rows)
+        self._logs.loss.update_state(*_as_mean(total, forward))
         for task, of_task in forward.rows.items():
             self._logs.task_losses[task].update_state(forward.totals[task], tf.reduce_sum(of_task.weight))
         regularization = tf.add_n(
@@ -185,3 +181,12 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         if self._logs is None:
             return {}
         return self._logs.read(super().get_metrics_result(), training=not self._evaluating)
+
+
+def _as_mean(part: tf.Tensor, forward: Forward) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return total and weight of a batch's mean over rows, from this replica's part of that mean.
+
+    Parts add up to the mean, however many rows each replica has: the weights add up to the batch's rows, and the
+    totals to the mean times these.
+    """
+    return part * tf.cast(forward.global_rows, part.dtype), forward.batch_rows

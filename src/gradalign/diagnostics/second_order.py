@@ -79,6 +79,11 @@ class SecondOrderReport:
 
     def sentences(self) -> list[str]:
         """Return what is wrong and how to mend it, one sentence each; empty where all is well."""
+        if len(self.tasks) == 1:
+            return [
+                f'The alignment has one task, "{next(iter(self.tasks))}", so it has nothing to align and no effect; '
+                "give it a second task, or train without an alignment."
+            ]
         found = []
         dead = [norms.task for norms in self.tasks.values() if norms.is_dead]
         if dead:

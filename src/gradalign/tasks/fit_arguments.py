@@ -12,9 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from gradalign.errors import UserError
+from gradalign.tasks.labels import completed_weights
 from gradalign.tasks.specs import specs_of
 
-__all__ = ["FitArguments", "read_fit_arguments"]
+__all__ = ["FitArguments", "read_fit_arguments", "refuse_class_weight", "with_all_weights"]
 
 KERAS_BATCH_SIZE = 32
 
@@ -23,11 +24,13 @@ class FitArguments:
     """Facts read off the arguments of `fit`.
 
     Attributes:
+        given: the arguments by name, with a sample weight for every task where one has some.
         data_specs: `(x, y, sample_weight)` of `tf.TensorSpec`, or `None` where only the data itself can tell.
         total_steps: epochs to run × steps an epoch, or `None` where the data does not tell its length.
     """
 
-    def __init__(self, data_specs: Any, total_steps: int | None) -> None:
+    def __init__(self, given: dict[str, Any], data_specs: Any, total_steps: int | None) -> None:
+        self.given = given
         self.data_specs = data_specs
         self.total_steps = total_steps
 
@@ -40,15 +43,33 @@ def read_fit_arguments(fit: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     """
     bound = inspect.signature(fit).bind(*args, **kwargs)
     bound.apply_defaults()
-    given = bound.arguments
-    if given.get("class_weight") is not None:
+    given = dict(bound.arguments)
+    refuse_class_weight(given["class_weight"])
+    given["sample_weight"] = completed_weights(given["y"], given["sample_weight"])
+    validation = given["validation_data"]
+    if isinstance(validation, (tuple, list)) and len(validation) == 3:
+        x, y, weights = validation
+        given["validation_data"] = (x, y, completed_weights(y, weights))
+    steps = given["steps_per_epoch"] or _steps(given)
+    epochs = given["epochs"] - given["initial_epoch"]
+    return FitArguments(given, _data_specs(given), None if steps is None else max(steps * epochs, 1))
+
+
+def refuse_class_weight(class_weight: Any) -> None:
+    """Raise where a class weight is given."""
+    if class_weight is not None:
         raise UserError(
             "class_weight does not say which task it is for; "
             "give sample_weight={task: weights} with a weight for each row."
         )
-    steps = given["steps_per_epoch"] or _steps(given)
-    epochs = given["epochs"] - given["initial_epoch"]
-    return FitArguments(_data_specs(given), None if steps is None else max(steps * epochs, 1))
+
+
+def with_all_weights(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return `args, kwargs` of `evaluate` with a sample weight for every task where one has some."""
+    bound = inspect.signature(method).bind(*args, **kwargs)
+    if bound.arguments.get("sample_weight") is not None:
+        bound.arguments["sample_weight"] = completed_weights(bound.arguments.get("y"), bound.arguments["sample_weight"])
+    return bound.args, bound.kwargs
 
 
 def _data_specs(given: Mapping[str, Any]) -> Any:
@@ -62,7 +83,7 @@ def _data_specs(given: Mapping[str, Any]) -> Any:
             else None
         )
     if isinstance(x, keras.utils.PyDataset):
-        return tuple(specs_of(part) for part in x[0])
+        return tuple(specs_of(part) for part in x[0] if part is not None)
     leaves = tf.nest.flatten(x)
     if leaves and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in leaves) and given["y"] is not None:
         labels = tf.nest.map_structure(np.asarray, given["y"]) if isinstance(given["y"], Mapping) else None

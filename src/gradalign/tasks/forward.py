@@ -44,8 +44,13 @@ class Forward:
 
     @property
     def batch_rows(self) -> tf.Tensor:
-        """The number of rows of the batch, as a float scalar."""
+        """The number of rows of this replica's part of the batch, as a float scalar."""
         return tf.cast(tf.shape(next(iter(self.rows.values())).mask)[0], keras.config.floatx())
+
+    @property
+    def global_rows(self) -> tf.Tensor:
+        """The number of rows of the batch on all replicas, as a float scalar."""
+        return sum_over_replicas(self.batch_rows)
 
     def add_losses(
         self,

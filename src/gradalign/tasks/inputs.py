@@ -14,14 +14,15 @@ __all__ = ["check_base", "own_inputs", "predictions_by_task"]
 
 
 def check_base(base: Any) -> None:
-    """Refuse what is not a Keras model, and a model whose own `train_step` would be passed over."""
+    """Refuse what is not a Keras model, and a model with a training step or loss of its own, which would not run."""
     if not isinstance(base, keras.Model):
         raise UserError(f"base is a Keras model; received {type(base).__name__}.")
-    if type(base).train_step is not keras.Model.train_step:
-        raise UserError(
-            f'Model "{base.name}" has a train_step of its own, which MultiTaskModel would pass over; '
-            "move what it does into call, losses or add_loss, and give the model without it."
-        )
+    for method in ("train_step", "compute_loss"):
+        if getattr(type(base), method) is not getattr(keras.Model, method):
+            raise UserError(
+                f'Model "{base.name}" has a {method} of its own, which MultiTaskModel would pass over; '
+                "move what it does into call, losses or add_loss, and give the model without it."
+            )
 
 
 def own_inputs(base: keras.Model, x: Any, row_task: str | None = None, *, needed: bool = True) -> tuple[Any, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from gradalign.errors import UserError, nearest
 
-__all__ = ["LabelledRows", "labelled_rows", "labels_by_task", "weights_by_task"]
+__all__ = ["LabelledRows", "completed_weights", "labelled_rows", "labels_by_task", "weights_by_task"]
 
 
 class LabelledRows:
@@ -103,3 +105,26 @@ def weights_by_task(sample_weight: Any, tasks: list[str]) -> dict[str, Any]:
                 f"{nearest(str(name), tasks)}"
             )
     return {task: sample_weight.get(task) for task in tasks}
+
+
+def completed_weights(y: Any, sample_weight: Any) -> Any:
+    """Return the weights of arrays with ones for the tasks that are missing, since Keras slices complete dicts only.
+
+    Args:
+        y: labels; anything but a dict keyed by task leaves `sample_weight` as it is.
+        sample_weight: what the user gave.
+
+    Raises:
+        UserError: where `sample_weight` names a task that `y` does not have.
+
+    Example:
+        >>> {t: w.tolist() for t, w in completed_weights({"click": [1, 0], "buy": [0, 0]}, {"buy": np.ones(2)}).items()}
+        {'click': [1.0, 1.0], 'buy': [1.0, 1.0]}
+    """
+    if not isinstance(y, Mapping) or not isinstance(sample_weight, Mapping):
+        return sample_weight
+    weights = weights_by_task(sample_weight, list(y))
+    return {
+        task: np.ones(len(label), keras.config.floatx()) if weights[task] is None else weights[task]
+        for task, label in y.items()
+    }

@@ -69,7 +69,7 @@ class TaskMetrics(keras.metrics.Metric):
         for argument, given in self.given.items():
             for task, identifiers in given.items():
                 for identifier in identifiers:
-                    metric = metric_from(identifier, labels[task], predictions[task])
+                    metric = metric_from(identifier, *_as_columns(labels[task], predictions[task]))
                     name = f"{task}_{metric.name}"
                     if name in names and argument == "weighted_metrics":
                         name = f"{task}_weighted_{metric.name}"
@@ -89,7 +89,7 @@ class TaskMetrics(keras.metrics.Metric):
             y_pred = tf.where(
                 _behind(labelled.mask, predictions[task]), predictions[task], tf.zeros_like(predictions[task])
             )
-            metric.update_state(labelled.y_true, y_pred, sample_weight=weight)
+            metric.update_state(*_as_columns(labelled.y_true, y_pred), sample_weight=weight)
 
     @property
     def variables(self) -> list[Any]:
@@ -137,6 +137,21 @@ class TaskLogs:
         if not training:
             logs["loss"] = sum(c * logs[f"{task}_loss"] for task, c in self.loss_weights.items()) + regularization
         return logs
+
+
+def _as_columns(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+    """Return labels and predictions (tensors or specs), (B, 1) where predictions are (B,), unfit for metrics."""
+    if y_pred.shape.rank != 1:
+        return y_true, y_pred
+
+    def column(values: Any) -> Any:
+        if values.shape.rank != 1:
+            return values
+        if isinstance(values, tf.TensorSpec):
+            return tf.TensorSpec([values.shape[0], 1], values.dtype)
+        return values[:, None]
+
+    return column(y_true), column(y_pred)
 
 
 def _behind(mask: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,104 @@
+"""Small multi-task models and data that several test files train."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+
+import gradalign as ga
+
+TASKS = ("click", "buy")
+WIDTH = 6
+
+
+def data(rows=24, *, tasks=TASKS, seed=0, missing=0.0, column=True):
+    """`(x, y)`, arrays keyed by name; a share `missing` of the labels is NaN, another part in each task."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, WIDTH)).astype("float32")
+    y = {}
+    for number, task in enumerate(tasks):
+        label = (x[:, number] + 0.5 * random.normal(size=rows) > 0).astype("float32")
+        label[random.random(rows) < missing] = np.nan
+        y[task] = label[:, None] if column else label
+    return {"x": x}, y
+
+
+def functional(
+    tasks=TASKS,
+    *,
+    activation="gelu",
+    dropout=0.0,
+    normalize=False,
+    regularizer=None,
+    prob=True,
+    dtype=None,
+    name="base",
+):
+    """`{"x": (B, 6)}` to `{task: (B, 1)}` by way of the layer "encoder"."""
+    x = keras.Input((WIDTH,), name="x", dtype=dtype)
+    shared = keras.layers.Dense(5, activation="tanh", name="encoder", kernel_regularizer=regularizer)(x)
+    if normalize:
+        shared = keras.layers.BatchNormalization(name="norm")(shared)
+    outputs = {}
+    for task in tasks:
+        h = keras.layers.Dense(4, activation=activation, name=f"tower_{task}")(shared)
+        if dropout:
+            h = keras.layers.Dropout(dropout, name=f"dropout_{task}")(h)
+        outputs[task] = keras.layers.Dense(1, activation="sigmoid" if prob else None, name=task, dtype="float32")(h)
+    return keras.Model({"x": x}, outputs, name=name)
+
+
+@keras.saving.register_keras_serializable(package="gradalign_tests")
+class Subclassed(keras.Model):
+    """The same, subclassed, with dropout and batch normalisation."""
+
+    def __init__(self, tasks=TASKS, dropout=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.task_names, self.rate = list(tasks), dropout
+        self.encoder = keras.layers.Dense(5, activation="tanh", name="encoder")
+        self.norm = keras.layers.BatchNormalization(name="norm")
+        self.towers = [keras.layers.Dense(4, activation="gelu", name=f"tower_{task}") for task in tasks]
+        self.drop = keras.layers.Dropout(dropout, name="drop")
+        self.heads = [keras.layers.Dense(1, activation="sigmoid", name=task) for task in tasks]
+
+    def call(self, inputs, training=None):
+        shared = self.norm(self.encoder(inputs["x"]), training=training)
+        hidden = [self.drop(tower(shared), training=training) for tower in self.towers]
+        return {task: head(h) for task, head, h in zip(self.task_names, self.heads, hidden, strict=True)}
+
+    def get_config(self):
+        return {**super().get_config(), "tasks": self.task_names, "dropout": self.rate}
+
+
+def aligned(base, *, shared="encoder", weight=0.5, schedule=1.0, **settings):
+    return ga.MultiTaskModel(base, shared, ga.AdversarialAlignment(weight, schedule=schedule, **settings))
+
+
+def weights(model):
+    return [np.array(v.value) for v in model.variables]
+
+
+def all_state(model):
+    """Every array that training changes, by path: base, alignment, both optimizers."""
+    state = {f"base/{v.path}/{i}": np.array(v.value) for i, v in enumerate(model.base.variables)}
+    state |= {f"optimizer/{v.path}": np.array(v.value) for v in model.optimizer.variables}
+    if model.alignment is not None:
+        state |= {f"alignment/{v.path}/{i}": np.array(v.value) for i, v in enumerate(model.alignment.variables)}
+        state |= {f"discriminator/{v.path}": np.array(v.value) for v in model.discriminator_optimizer.variables}
+    return state
+
+
+def assert_same(left, right, **tolerance):
+    assert list(left) == list(right)
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], err_msg=name, **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
+
+
+def warnings_of(act):
+    """The messages of our own warnings while `act()` runs."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        act()
+    return [str(warning.message) for warning in caught if warning.category is ga.GradAlignWarning]
