@@ -101,15 +101,22 @@ class AdversarialAlignment(Alignment):
         tasks = len(self.aligned_tasks)
         if self.discriminator is None:
             self.discriminator = mlp_discriminator(width, tasks, dtype=dtype)
-        elif self.per == "row":
+        else:
             # Built up front: a discriminator first met inside a training step would be saved without its weights.
-            shape = tuple(self.discriminator(tf.zeros([1, width], self.discriminator.compute_dtype)).shape)
-            if shape != (1, tasks):
+            row = (*self._positions(), width)
+            symbol = keras.KerasTensor((None, *row), dtype=self.discriminator.compute_dtype)
+            shape = tuple(self.discriminator(symbol).shape)
+            if shape != (None, *row[:-1], tasks):
                 raise UserError(
-                    f"The discriminator returns shape {shape} for one row; it has to return (rows, {tasks}) logits, "
-                    f"one for each of {', '.join(self.aligned_tasks)}."
+                    f"The discriminator returns shape {shape} for gradients {(None, *row)}; it has to return logits "
+                    f"{(None, *row[:-1], tasks)}, one for each of {', '.join(self.aligned_tasks)}."
                 )
         self.accuracy = BalancedAccuracy(tasks, name="discriminator_accuracy")
+
+    def _positions(self) -> list[int | None]:
+        """The axes between batch and channels that the discriminator sees; none with `per="row"`."""
+        assert self._build_arguments is not None
+        return list(self._build_arguments["shared_shapes"][0][1:-1]) if self.per == "position" else []
 
     def align(self, rows: TaskRows, update_metrics: bool) -> tf.Tensor:
         """Return the mean over tasks of the discriminator's mean cross-entropy over the task's rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -62,11 +63,9 @@ class Alignment(keras.layers.Layer):
         self.schedule = validated_schedule(schedule)
         self.reach = _one_of("reach", reach, REACHES)
         self.per = _one_of("per", per, PER)
-        if total_steps is not None and (
-            isinstance(total_steps, bool) or int(total_steps) != total_steps or total_steps < 1
-        ):
+        if total_steps is not None and not _is_count(total_steps):
             raise UserError(f"total_steps is the number of optimizer steps, 1 or more; received {total_steps!r}.")
-        if isinstance(tasks, str) or (tasks is not None and len(set(tasks)) != len(list(tasks))):
+        if tasks is not None and not _are_names(tasks):
             raise UserError(f"tasks is a list of different task names; received {tasks!r}.")
         if row_task is not None and not isinstance(row_task, str):
             raise UserError(f"row_task is the name of the input that names each row's task; received {row_task!r}.")
@@ -363,6 +362,15 @@ def _not_negative(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise UserError(f"The {name} of an alignment is a finite number, 0 or more; received {value!r}.")
     return float(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _are_names(value: Any) -> bool:
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    return is_list and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
 
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:

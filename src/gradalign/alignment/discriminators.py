@@ -14,11 +14,12 @@ def mlp_discriminator(
 ) -> keras.Model:
     """Return a multilayer perceptron, (rows, width) gradients to (rows, tasks) logits.
 
-    Hyperbolic tangent between dense layers, and no batch normalisation, which would mix the rows of all tasks. After ASTMT
-    (Maninis et al., CVPR 2019), whose discriminator has two ReLU layers of the width of its input. Ours has two hidden
-    layers of 64, so that its cost does not grow with the square of the width, and bounded units: a model can make the
-    cross-entropy of a ReLU discriminator as large as it likes by making a few rows long, and with `normalize="batch"` it
-    does (seen on Census-Income: the alignment loss rose from 0.5 to 4.7 within an epoch and the AUC of income fell by 0.01).
+    Hyperbolic tangent between dense layers, and no batch normalisation, which would mix the rows of all tasks. After
+    ASTMT (Maninis et al., CVPR 2019), whose discriminator has two ReLU layers of the width of its input. Ours has two
+    hidden layers of 64, so that its cost does not grow with the square of the width, and bounded units: a model can
+    make the cross-entropy of a ReLU discriminator as large as it likes by making a few rows long, and with
+    `normalize="batch"` it does (seen on Census-Income: the alignment loss rose from 0.5 to 4.7 within an epoch and the
+    AUC of income fell by 0.01).
 
     Args:
         width: entries of a gradient row.
@@ -30,7 +31,7 @@ def mlp_discriminator(
         >>> mlp_discriminator(8, 3).compute_output_shape((None, 8))
         (None, 3)
     """
-    return keras.Sequential(
+    discriminator = keras.Sequential(
         [
             keras.Input((width,), dtype=dtype),
             *(keras.layers.Dense(units, activation="tanh", dtype=dtype) for units in hidden),
@@ -38,3 +39,6 @@ def mlp_discriminator(
         ],
         name="discriminator",
     )
+    # The layers' dtype alone would not do: under a mixed policy the model itself would round its input to float16.
+    discriminator.dtype_policy = keras.DTypePolicy(dtype)
+    return discriminator
