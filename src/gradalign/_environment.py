@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 # The oldest releases that work, as (major, minor): the same bounds as in pyproject.toml, which gives the reasons.
-FLOORS = {"tensorflow": (2, 18), "keras": (3, 8)}
+FLOORS = {"tensorflow": (2, 18), "keras": (3, 10)}
 
 # TensorFlow's module comes from distributions of several names.
 _DISTRIBUTIONS = {
