@@ -52,7 +52,8 @@ def test_the_chinese_document_has_the_same_code():
 
 
 def test_both_documents_have_the_same_parts_and_link_to_each_other():
-    english, chinese = ((DOCS / name).read_text(encoding="utf-8") for name in ("from-pytorch.md", "from-pytorch.zh-CN.md"))
+    english = (DOCS / "from-pytorch.md").read_text(encoding="utf-8")
+    chinese = (DOCS / "from-pytorch.zh-CN.md").read_text(encoding="utf-8")
     prose = [FENCE.sub("", text) for text in (english, chinese)]
     levels = [[line.split(" ")[0] for line in text.splitlines() if line.startswith("#")] for text in prose]
     assert levels[0] == levels[1]
