@@ -54,7 +54,8 @@ def specs_to_config(specs: Any) -> Any:
 
 def specs_from_config(config: Any) -> Any:
     """Return the specs that `specs_to_config` wrote."""
-    if isinstance(config, Mapping) and set(config) == {"shape", "dtype", "ragged"}:
+    # A model may have inputs of just these names; those are dicts again.
+    if isinstance(config, Mapping) and isinstance(config.get("dtype"), str):
         kind = tf.RaggedTensorSpec if config["ragged"] else tf.TensorSpec
         return kind(shape=config["shape"], dtype=config["dtype"])
     if isinstance(config, Mapping):

@@ -127,6 +127,14 @@ def test_gradients_by_hand_with_uneven_labels(mode):
     np.testing.assert_allclose(at_grads["b"], [[0.0, 0.0], back[2]], rtol=1e-10)
 
 
+def test_only_tasks_with_rows_are_averaged():
+    alignment = AdversarialAlignment(
+        discriminator=linear_discriminator(np.eye(2), [0.0, 0.0]), normalize="none", schedule=1.0
+    )
+    loss = alignment(constants(GRADS), {"b": [False, False]})
+    assert float(loss) == pytest.approx((cross_entropy(3.0, 4.0) + cross_entropy(0.0, 2.0)) / 2, rel=1e-12)
+
+
 def test_weight_zero_trains_the_discriminator_alone():
     loss, at_grads, at_weights = value_and_gradients(make(weight=0.0), asserts.sampled())
     assert float(loss) == pytest.approx(float(make()(asserts.sampled())), rel=1e-12)
