@@ -31,12 +31,12 @@ from gradalign.tasks import (
     metrics_by_task,
     own_inputs,
     predictions_by_task,
+    read_data_arguments,
     read_fit_arguments,
     refuse_class_weight,
     specs_from_config,
     specs_of_symbols,
     specs_to_config,
-    with_all_weights,
 )
 
 __all__ = ["MultiTaskModel"]
@@ -111,6 +111,7 @@ class MultiTaskModel(MultiTaskSteps):
 
     # --- state up front -----------------------------------------------------------------------------------------
 
+    @tf.autograph.experimental.do_not_convert
     def make_ready(self, specs: Any) -> None:
         """Create all weights of base and alignment, from the specs of a batch of `base`'s inputs; once."""
         if self._is_ready or specs is None:
@@ -123,7 +124,6 @@ class MultiTaskModel(MultiTaskSteps):
         def build(x: Any) -> None:
             self.base(x, training=False)
 
-        @tf.autograph.experimental.do_not_convert
         def forward(x: Any) -> None:
             with record_outputs(self._held.layers) as recorded:
                 predictions.update(predictions_by_task(self.base, self.base(x, training=False)))
@@ -136,7 +136,7 @@ class MultiTaskModel(MultiTaskSteps):
             if functional_inputs(self.base) is None:
                 # Building runs a subclassed model's `call` as well, so the pass that is recorded comes after it.
                 tf.function(build).get_concrete_function(specs)
-            tf.function(forward).get_concrete_function(specs)
+            tf.function(forward, autograph=False).get_concrete_function(specs)
         # A functional model knows the order of its outputs as the user wrote them.
         self._held.tasks = list(functional_outputs(self.base) or predictions)
         self._held.predictions = {task: tf.TensorSpec(p.shape, p.dtype) for task, p in predictions.items()}
@@ -307,10 +307,16 @@ class MultiTaskModel(MultiTaskSteps):
         """Evaluate, with the arguments of `keras.Model.evaluate`; the alignment takes no part."""
         self._evaluating = True
         try:
-            args, kwargs = with_all_weights(super().evaluate, args, kwargs)
+            args, kwargs = read_data_arguments(super().evaluate, args, kwargs)
             return super().evaluate(*args, **kwargs)
         finally:
             self._evaluating = False
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict, with the arguments of `keras.Model.predict`; returns `{task: array}`."""
+        args, kwargs = read_data_arguments(super().predict, args, kwargs)
+        return super().predict(*args, **kwargs)
 
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:

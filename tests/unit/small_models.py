@@ -77,16 +77,16 @@ def aligned(base, *, shared="encoder", weight=0.5, schedule=1.0, **settings):
 
 
 def weights(model):
-    return [np.array(v.value) for v in model.variables]
+    return [keras.ops.convert_to_numpy(v) for v in model.variables]
 
 
 def all_state(model):
     """Every array that training changes, by path: base, alignment, both optimizers."""
-    state = {f"base/{v.path}/{i}": np.array(v.value) for i, v in enumerate(model.base.variables)}
-    state |= {f"optimizer/{v.path}": np.array(v.value) for v in model.optimizer.variables}
+    state = {f"base/{v.path}/{i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(model.base.variables)}
+    state |= {f"optimizer/{v.path}": keras.ops.convert_to_numpy(v) for v in model.optimizer.variables}
     if model.alignment is not None:
-        state |= {f"alignment/{v.path}/{i}": np.array(v.value) for i, v in enumerate(model.alignment.variables)}
-        state |= {f"discriminator/{v.path}": np.array(v.value) for v in model.discriminator_optimizer.variables}
+        state |= {f"alignment/{v.path}/{i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(model.alignment.variables)}
+        state |= {f"discriminator/{v.path}": keras.ops.convert_to_numpy(v) for v in model.discriminator_optimizer.variables}
     return state
 
 

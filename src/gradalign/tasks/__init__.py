@@ -1,7 +1,12 @@
 """Tasks of a model: their labels, losses and metrics over the rows that have a label."""
 
 from gradalign.tasks.compile_arguments import loss_weights_by_task, losses_by_task
-from gradalign.tasks.fit_arguments import FitArguments, read_fit_arguments, refuse_class_weight, with_all_weights
+from gradalign.tasks.fit_arguments import (
+    FitArguments,
+    read_data_arguments,
+    read_fit_arguments,
+    refuse_class_weight,
+)
 from gradalign.tasks.forward import Forward
 from gradalign.tasks.inputs import check_base, own_inputs, predictions_by_task
 from gradalign.tasks.labels import LabelledRows, labelled_rows, labels_by_task, weights_by_task
@@ -25,6 +30,7 @@ __all__ = [
     "metrics_by_task",
     "own_inputs",
     "predictions_by_task",
+    "read_data_arguments",
     "read_fit_arguments",
     "refuse_class_weight",
     "row_losses",
@@ -34,5 +40,4 @@ __all__ = [
     "specs_to_config",
     "weighted_mean",
     "weights_by_task",
-    "with_all_weights",
 ]

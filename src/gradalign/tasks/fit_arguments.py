@@ -15,7 +15,7 @@ from gradalign.errors import UserError
 from gradalign.tasks.labels import completed_weights
 from gradalign.tasks.specs import specs_of
 
-__all__ = ["FitArguments", "read_fit_arguments", "refuse_class_weight", "with_all_weights"]
+__all__ = ["FitArguments", "read_data_arguments", "read_fit_arguments", "refuse_class_weight"]
 
 KERAS_BATCH_SIZE = 32
 
@@ -45,11 +45,12 @@ def read_fit_arguments(fit: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     bound.apply_defaults()
     given = dict(bound.arguments)
     refuse_class_weight(given["class_weight"])
+    given["x"] = text_as_tensors(given["x"])
     given["sample_weight"] = completed_weights(given["y"], given["sample_weight"])
     validation = given["validation_data"]
-    if isinstance(validation, (tuple, list)) and len(validation) == 3:
-        x, y, weights = validation
-        given["validation_data"] = (x, y, completed_weights(y, weights))
+    if isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
+        x, y, weights = (*validation, None)[:3]
+        given["validation_data"] = (text_as_tensors(x), y, completed_weights(y, weights))
     steps = given["steps_per_epoch"] or _steps(given)
     epochs = given["epochs"] - given["initial_epoch"]
     return FitArguments(given, _data_specs(given), None if steps is None else max(steps * epochs, 1))
@@ -64,11 +65,26 @@ def refuse_class_weight(class_weight: Any) -> None:
         )
 
 
-def with_all_weights(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return `args, kwargs` of `evaluate` with a sample weight for every task where one has some."""
+def text_as_tensors(x: Any) -> Any:
+    """Return `x` with its NumPy columns of text as string tensors, since Keras refuses such arrays."""
+    if not isinstance(x, Mapping):
+        return x
+    return {
+        name: tf.constant(column) if isinstance(column, np.ndarray) and column.dtype.kind in "US" else column
+        for name, column in x.items()
+    }
+
+
+def read_data_arguments(
+    method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return `args, kwargs` of `evaluate` or `predict` as Keras takes them: text as tensors, weights for every task."""
     bound = inspect.signature(method).bind(*args, **kwargs)
-    if bound.arguments.get("sample_weight") is not None:
-        bound.arguments["sample_weight"] = completed_weights(bound.arguments.get("y"), bound.arguments["sample_weight"])
+    given = bound.arguments
+    if "x" in given:
+        given["x"] = text_as_tensors(given["x"])
+    if given.get("sample_weight") is not None:
+        given["sample_weight"] = completed_weights(given.get("y"), given["sample_weight"])
     return bound.args, bound.kwargs
 
 

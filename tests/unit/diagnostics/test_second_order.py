@@ -1,0 +1,295 @@
+"""`check_second_order` and the warning of `fit`: what is dead is said in words, what is alive is not."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gradalign as ga
+from gradalign.diagnostics import norms_at_shared
+from tests.unit.small_models import (
+    TASKS,
+    WIDTH,
+    Subclassed,
+    aligned,
+    all_state,
+    assert_same,
+    data,
+    functional,
+    warnings_of,
+)
+
+
+def compiled(model, loss="binary_crossentropy"):
+    model.compile(keras.optimizers.SGD(0.1), loss=loss, run_eagerly=True)
+    return model
+
+
+def make(activation="gelu", *, normalize="batch", loss="binary_crossentropy", **settings):
+    return compiled(aligned(functional(activation=activation), normalize=normalize, **settings), loss)
+
+
+def batch(rows=16, **settings):
+    x, y = data(rows, **settings)
+    return {"x": tf.constant(x["x"])}, {task: tf.constant(label) for task, label in y.items()}
+
+
+@pytest.mark.parametrize("activation", ["relu", "linear"])
+def test_a_dead_path_is_said_in_words(activation):
+    report = ga.check_second_order(make(activation, normalize="l2"), batch())
+    assert not report.ok
+    text = str(report)
+    assert 'Dead path: the alignment cannot reach the shared representation through tasks "click", "buy"' in text
+    assert "gelu" in text and 'normalize="batch"' in text
+    assert report.agrees is None
+    for norms in report.tasks.values():
+        assert norms.is_dead and norms.rows == 16 and norms.second <= 1e-6 * norms.first
+
+
+@pytest.mark.parametrize(
+    ("activation", "normalize"),
+    [("gelu", "l2"), ("gelu", "batch"), ("relu", "batch"), ("tanh", "none"), ("relu", "none")],
+)
+def test_a_path_that_is_alive(activation, normalize):
+    report = ga.check_second_order(make(activation, normalize=normalize), batch())
+    assert report.ok, str(report)
+    assert report.agrees and report.difference < 0.05
+    assert "All is well" in str(report)
+    assert report.second_to_first > 1e-4
+
+
+def test_one_dead_task_of_two():
+    x = keras.Input((WIDTH,), name="x")
+    s = keras.layers.Dense(5, "tanh", name="encoder")(x)
+    outputs = {
+        t: keras.layers.Dense(1, "sigmoid", name=t)(keras.layers.Dense(4, a)(s))
+        for t, a in zip(TASKS, ("gelu", "relu"), strict=True)
+    }
+    model = compiled(aligned(keras.Model({"x": x}, outputs), normalize="l2"))
+    report = ga.check_second_order(model, batch())
+    assert report.tasks["buy"].is_dead and not report.tasks["click"].is_dead
+    assert 'through task "buy", because' in str(report)
+
+
+def by_hand(model, x, y):
+    """First- and second-order norms at the shared tensor, with plain tapes."""
+    encoder = model.base.get_layer("encoder")
+    model.alignment.schedule, model.alignment.weight = 1.0, 1.0
+    with tf.GradientTape(persistent=True) as outer:
+        s = encoder(x["x"])
+        outer.watch(s)
+        with tf.GradientTape(persistent=True) as inner:
+            inner.watch(s)
+            losses = {}
+            for task in model.tasks:
+                p = model.base.get_layer(task)(model.base.get_layer(f"tower_{task}")(s))[:, 0]
+                label = y[task][:, 0]
+                losses[task] = -(label * tf.math.log(p) + (1 - label) * tf.math.log(1 - p))
+        gradients = {task: inner.gradient(loss, s) for task, loss in losses.items()}
+        means = {task: tf.reduce_mean(loss) for task, loss in losses.items()}
+        total = sum(means.values())
+        alignment = model.alignment(gradients)
+    first = {task: tf.norm(outer.gradient(mean, s)) for task, mean in means.items()}
+    return first, tf.norm(outer.gradient(total, s)), tf.norm(outer.gradient(alignment, s))
+
+
+def test_the_norms_by_hand():
+    model = make()
+    x, y = batch()
+    report = ga.check_second_order(model, (x, y))
+    first, total, second = by_hand(model, x, y)
+    for task in TASKS:
+        np.testing.assert_allclose(report.tasks[task].first, first[task], rtol=1e-5)
+    np.testing.assert_allclose(report.first, total, rtol=1e-5)
+    np.testing.assert_allclose(report.second, second, rtol=1e-4)
+    np.testing.assert_allclose(report.second_to_first, second / total, rtol=1e-4)
+    # What goes through each task adds up to the whole, so no part exceeds it and the others together.
+    parts = [report.tasks[task].second for task in TASKS]
+    assert max(parts) <= report.second + min(parts) + 1e-9
+    text = str(report)
+    for number in (report.first, report.second, *parts):
+        assert f"{number:.3e}" in text
+    assert "Finite differences agree" in text
+
+
+def test_norms_by_variable():
+    model = make()
+    report = ga.check_second_order(model, batch())
+    names = {v.path for v in [*model.base.trainable_variables, *model.alignment.trainable_variables]}
+    assert set(report.variables) == names
+    first, second = report.variables["encoder/kernel"]
+    assert first > 0 and second > 0
+    discriminator = model.alignment.trainable_variables[0].path
+    assert report.variables[discriminator][0] == 0 and report.variables[discriminator][1] > 0
+    assert "encoder/kernel" in str(report)
+
+
+def tower_with(layer):
+    x = keras.Input((WIDTH,), name="x")
+    s = keras.layers.Dense(5, "tanh", name="encoder")(x)
+    outputs = {}
+    for task in TASKS:
+        h = layer()(keras.layers.Dense(6, "gelu", name=f"tower_{task}")(s))
+        outputs[task] = keras.layers.Dense(1, "sigmoid", name=task)(keras.layers.Dense(4, "gelu")(h))
+    return keras.Model({"x": x}, outputs)
+
+
+class Stopping(keras.layers.Layer):
+    def call(self, x):
+        return x * tf.stop_gradient(tf.nn.sigmoid(3.0 * x))
+
+
+@pytest.mark.parametrize(
+    "layer", [keras.layers.LayerNormalization, Stopping], ids=["LayerNormalization", "stop_gradient"]
+)
+@pytest.mark.parametrize("normalize", ["batch", "l2"])
+def test_a_wrong_second_order_is_caught(layer, normalize):
+    report = ga.check_second_order(compiled(aligned(tower_with(layer), normalize=normalize)), batch(32))
+    assert report.agrees is False and not report.ok, str(report)
+    assert "DISAGREE" in str(report) and "LayerNormalization" in str(report)
+
+
+def test_bends_within_a_step_are_no_disagreement():
+    # ReLU in the discriminator: A is piecewise smooth, and steps along its gradient cross many of its bends.
+    own = keras.Sequential([keras.Input((5,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(64, "relu")])
+    own.add(keras.layers.Dense(2))
+    report = ga.check_second_order(make(discriminator=own), batch())
+    assert report.agrees, str(report)
+
+
+def test_layers_that_are_right():
+    for layer in (keras.layers.RMSNormalization, lambda: keras.layers.Dropout(0.3)):
+        report = ga.check_second_order(compiled(aligned(tower_with(layer))), batch(32))
+        assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "mae"])
+def test_losses_without_curvature(loss):
+    x = keras.Input((WIDTH,), name="x")
+    s = keras.layers.Dense(5, "tanh", name="encoder")(x)
+    base = keras.Model({"x": x}, {t: keras.layers.Dense(1, name=t)(keras.layers.Dense(4, "relu")(s)) for t in TASKS})
+    report = ga.check_second_order(compiled(aligned(base), loss), batch())
+    assert not report.ok
+    assert "Dead path" in str(report) and "no curvature" in str(report) and "mean absolute error" in str(report)
+    # A smooth tower revives it: J itself changes with s.
+    base = keras.Model({"x": x}, {t: keras.layers.Dense(1, name=t)(keras.layers.Dense(4, "gelu")(s)) for t in TASKS})
+    assert ga.check_second_order(compiled(aligned(base), loss), batch()).ok
+
+
+@pytest.mark.parametrize("kind", ["functional", "subclassed"])
+def test_the_model_is_not_changed(kind):
+    base = functional(normalize=True, dropout=0.3) if kind == "functional" else Subclassed(dropout=0.3)
+    model = compiled(aligned(base))
+    x, y = data(16)
+    model.fit(x, y, verbose=0)
+    before = all_state(model)
+    first = ga.check_second_order(model, (x, y))
+    assert_same(before, all_state(model), rtol=0, atol=0)
+    assert str(ga.check_second_order(model, (x, y))) == str(first)
+
+
+CASES = {
+    "sample weights": lambda x, y: (x, y, {"buy": np.linspace(0, 2, 16).astype("float32")}),
+    "NaN": lambda x, y: (x, {**y, "buy": np.where(np.arange(16)[:, None] < 10, np.nan, y["buy"])}),
+    "arrays": lambda x, y: (x, y),
+    "no weights": lambda x, y: (x, y, None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("reach", ["all", "shared"])
+def test_batches_of_every_kind(case, reach):
+    given = CASES[case](*data(16))
+    report = ga.check_second_order(make(reach=reach), given)
+    assert report.ok, str(report)
+    assert report.tasks["buy"].rows == {"sample weights": 15, "NaN": 6}.get(case, 16)
+    assert report.tasks["click"].rows == 16
+
+
+def test_reach_shared_spares_the_towers_in_training_only():
+    # The norms at the shared tensor are those that training sees there, whatever the reach.
+    reports = []
+    for reach in ("all", "shared"):
+        keras.utils.clear_session(free_memory=False)
+        keras.utils.set_random_seed(1)
+        reports.append(ga.check_second_order(make(reach=reach), batch()))
+    for task in TASKS:
+        assert reports[0].tasks[task].second == pytest.approx(reports[1].tasks[task].second, rel=1e-5)
+
+
+def test_row_task():
+    model = compiled(aligned(functional(), row_task="which"))
+    x, y = data(16)
+    x["which"] = np.arange(16) % 4 == 0
+    report = ga.check_second_order(model, (x, y))
+    assert report.ok, str(report)
+    assert (report.tasks["click"].rows, report.tasks["buy"].rows) == (4, 12)
+
+
+def test_a_subclassed_base_that_was_never_called():
+    # Behind its batch normalisation, whose second order TensorFlow gets wrong while it trains.
+    report = ga.check_second_order(compiled(aligned(Subclassed(), shared="norm")), data(16))
+    assert report.ok, str(report)
+    report = ga.check_second_order(compiled(aligned(Subclassed(), shared="encoder")), data(16))
+    assert report.agrees is False and "BatchNormalization" in str(report)
+
+
+def test_nothing_to_align():
+    x, y = data(8)
+    nothing = {task: np.full_like(y[task], np.nan) for task in y}
+    report = ga.check_second_order(make(), (x, nothing))
+    assert report.sentences() == [
+        "No task has a labelled row with a gradient in this batch, so there is nothing to align."
+    ]
+    assert report.second_to_first == 0.0
+
+
+def test_one_task():
+    model = compiled(aligned(functional(), tasks=["buy"]))
+    report = ga.check_second_order(model, data(8))
+    assert not report.ok
+    assert "Dead path" not in str(report)
+    assert 'one task, "buy"' in str(report)
+
+
+def test_what_is_refused():
+    with pytest.raises(ga.UserError, match="this model has none"):
+        ga.check_second_order(functional(), data(8))
+    with pytest.raises(ga.UserError, match="needs a compiled model"):
+        ga.check_second_order(aligned(functional()), data(8))
+
+
+def test_norms_without_finite_differences():
+    model = make()
+    quick, whole = norms_at_shared(model, batch()), ga.check_second_order(model, batch())
+    assert quick.tasks == whole.tasks and quick.second == whole.second
+    assert quick.agrees is None and quick.ok
+
+
+# --- fit says it once -----------------------------------------------------------------------------------------------
+
+
+def test_fit_warns_once_for_each_model():
+    x, y = data(16)
+    model = make("relu", normalize="l2")
+
+    def fit_again_and_again():
+        model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        model.fit(x, y, verbose=0)
+        model.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
+        model.fit(x, y, verbose=0)
+
+    [message] = warnings_of(fit_again_and_again)
+    assert "Dead path" in message and "gelu" in message
+    # Another model is another warning.
+    again = make("relu", normalize="l2")
+    assert warnings_of(lambda: again.fit(x, y, verbose=0)) == [message]
+
+
+def test_fit_is_quiet_where_all_is_well():
+    x, y = data(16, missing=0.2)
+    for activation, normalize in (("gelu", "l2"), ("relu", "batch")):
+        model = make(activation, normalize=normalize)
+        assert warnings_of(lambda model=model: model.fit(x, y, verbose=0)) == []
