@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable
@@ -43,7 +44,25 @@ def _iterator_again(iterator: Any, batches: list[Any]) -> Any:
     """Return an iterator over `batches` of the type of `iterator`, so that the step is traced no second time for it."""
     if not isinstance(iterator, tf.data.Iterator):
         return iter(batches)
-    return iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=iterator.element_spec))
+    specs = iterator.element_spec
+
+    def as_specified(*parts: Any) -> Any:
+        return tf.nest.map_structure(_with_free_axes, parts, specs)
+
+    # Not `from_generator`: that makes the whole process hand memory back to the system at once, which slows every step.
+    datasets = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
+    return iter(functools.reduce(lambda first, then: first.concatenate(then), datasets))
+
+
+def _with_free_axes(value: Any, spec: Any) -> Any:
+    """Return `value` with the axes free that `spec` leaves free."""
+    if isinstance(spec, tf.TensorSpec):
+        return tf.compat.v1.placeholder_with_default(value, spec.shape)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        flat = tf.compat.v1.placeholder_with_default(value.flat_values, [None, *value.flat_values.shape[1:]])
+        splits = [tf.compat.v1.placeholder_with_default(s, [None]) for s in value.nested_row_splits]
+        return tf.RaggedTensor.from_nested_row_splits(flat, splits, validate=False)
+    return value
 
 
 def _of_first_replica(model: Any, batch: Any) -> Any:
