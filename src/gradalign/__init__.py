@@ -24,6 +24,7 @@ check_environment()
 if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a test holds both to the same names.
     from gradalign import alignment as alignment
     from gradalign import architectures as architectures
+    from gradalign import callbacks as callbacks
     from gradalign import data as data
     from gradalign import datasets as datasets
     from gradalign import diagnostics as diagnostics
@@ -32,7 +33,6 @@ if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a 
     from gradalign import training as training
     from gradalign._version import __version__ as __version__
     from gradalign.alignment import AdversarialAlignment as AdversarialAlignment
-    from gradalign.diagnostics import callbacks as callbacks
     from gradalign.diagnostics import check_second_order as check_second_order
     from gradalign.errors import GradAlignWarning as GradAlignWarning
     from gradalign.errors import UserError as UserError
@@ -51,7 +51,7 @@ _PUBLIC = {
     "__version__": "gradalign._version:__version__",
     "alignment": "gradalign.alignment",
     "architectures": "gradalign.architectures",
-    "callbacks": "gradalign.diagnostics.callbacks",
+    "callbacks": "gradalign.callbacks",
     "check_second_order": "gradalign.diagnostics:check_second_order",
     "data": "gradalign.data",
     "datasets": "gradalign.datasets",

@@ -79,7 +79,8 @@ class MultiTaskModel(MultiTaskSteps):
         if isinstance(base, MultiTaskModel):
             base = base.base
         check_base(base)
-        super().__init__(**{"dtype": base.dtype_policy, **kwargs})
+        # The base casts its inputs itself, if it does: ids given as floats would not survive float16.
+        super().__init__(**{"dtype": base.dtype_policy, "autocast": False, **kwargs})
         if alignment is not None and not isinstance(alignment, Alignment):
             raise UserError(f"alignment is an alignment such as AdversarialAlignment(); received {alignment!r}.")
         if shared is None and alignment is not None:
@@ -244,10 +245,6 @@ class MultiTaskModel(MultiTaskSteps):
         if not self.compiled:
             return {}
         arguments = {**self._held.compile, "discriminator_optimizer": self.discriminator_optimizer}
-        optimizer = arguments["optimizer"]
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and arguments["auto_scale_loss"]:
-            # `compile` wraps it again.
-            arguments["optimizer"] = optimizer.inner_optimizer
         config: dict[str, Any] = keras.saving.serialize_keras_object(arguments)
         return config
 
@@ -351,6 +348,7 @@ class MultiTaskModel(MultiTaskSteps):
         """Return the constructor's arguments, with layers named by their paths."""
         return {
             "name": self.name,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "base": keras.saving.serialize_keras_object(self.base),
             "shared": list(self._held.layers) or None,
             "alignment": None if self.alignment is None else keras.saving.serialize_keras_object(self.alignment),
@@ -363,4 +361,4 @@ class MultiTaskModel(MultiTaskSteps):
         alignment = config["alignment"]
         if alignment is not None:
             alignment = keras.saving.deserialize_keras_object(alignment, custom_objects=custom_objects)
-        return cls(base, config["shared"], alignment, name=config["name"])
+        return cls(base, config["shared"], alignment, name=config["name"], dtype=config["dtype"])
