@@ -50,7 +50,7 @@ def _iterator_again(iterator: Any, batches: list[Any]) -> Any:
         return tf.nest.map_structure(_with_free_axes, parts, specs)
 
     # Not `from_generator`: that makes the whole process hand memory back to the system at once, which slows every step.
-    datasets = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
+    datasets: list[Any] = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
     return iter(functools.reduce(lambda first, then: first.concatenate(then), datasets))
 
 
