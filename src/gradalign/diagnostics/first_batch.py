@@ -50,8 +50,9 @@ def _iterator_again(iterator: Any, batches: list[Any]) -> Any:
         return tf.nest.map_structure(_with_free_axes, parts, specs)
 
     # Not `from_generator`: that makes the whole process hand memory back to the system at once, which slows every step.
-    datasets: list[Any] = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
-    return iter(functools.reduce(lambda first, then: first.concatenate(then), datasets))
+    datasets = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
+    joined: Any = functools.reduce(lambda first, then: first.concatenate(then), datasets)
+    return iter(joined)
 
 
 def _with_free_axes(value: Any, spec: Any) -> Any:
