@@ -120,7 +120,7 @@ def _typed(value: Any, kind: pa.DataType) -> Any:
 
 
 def _fits(value: int, kind: pa.DataType) -> bool:
-    limits = np.iinfo(kind.to_pandas_dtype())
+    limits = np.iinfo(str(kind))
     return bool(limits.min <= value <= limits.max)
 
 

@@ -91,10 +91,16 @@ def _bare(field: FieldInfo) -> Any:
     return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
 
 
+def _is_model(annotation: Any) -> bool:
+    # On Python 3.10 `list[int]` passes for a type, which `issubclass` then refuses.
+    plain = isinstance(annotation, type) and typing.get_origin(annotation) is None
+    return plain and issubclass(annotation, BaseModel)
+
+
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The first section's class that a type names, be it the type itself or inside dict[...]."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+    if _is_model(annotation):
+        return typing.cast("type[BaseModel]", annotation)
     for argument in typing.get_args(annotation):
         if (found := _model_in(argument)) is not None:
             return found
@@ -124,5 +130,5 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, s
     """(dotted path, last key) of every key with a fixed place; those under a task's or a column's name have none."""
     for name, field in model.model_fields.items():
         yield prefix + name, name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _all_keys(field.annotation, f"{prefix}{name}.")
+        if _is_model(field.annotation):
+            yield from _all_keys(typing.cast("type[BaseModel]", field.annotation), f"{prefix}{name}.")

@@ -186,7 +186,7 @@ REFUSED = {
     "training.epochs": ["key=value"],
     "=1": ["key=value"],
     "training.epochs=[1": ["not valid YAML"],
-    "training.epochs.x=1": ["finds 5 at training.epochs"],
+    "training.epochs.x=1": ["finds", "at training.epochs, not a mapping"],
 }
 
 
