@@ -19,8 +19,8 @@ THREE = Case(3, "tanh", "l2", labels="uneven", sample_weight=True)
 FIVE = Case(5, "softplus", "none", private=False, labels="uneven", row_task=True)
 RELU = Case(2, "relu", "batch", labels="uneven", sample_weight=True)
 # A compilation costs many seconds; what it covers: T = 2, 3, 5, every normalisation, both optimizers, the schedule.
-SGD_RUNS = [(mode, case) for mode in MODES for case in ((THREE, FIVE) if mode == "jit" else (TWO, THREE, FIVE))]
-SGD_RUNS.append(("graph", RELU))
+SGD_CASES = {"eager": (TWO, THREE, FIVE, RELU), "graph": (TWO, FIVE), "jit": (THREE, FIVE)}
+SGD_RUNS = [(mode, case) for mode, cases in SGD_CASES.items() for case in cases]
 ADAM_RUNS = [("eager", THREE), *((mode, TWO) for mode in MODES)]
 
 

@@ -26,8 +26,8 @@ from .problems import CASES, FIELDS, SHARED_DIM, WIDTH, Case, batch_of, start_we
 WEIGHT, LOSS_WEIGHTS = 0.7, {"buy": 0.5}
 EVERY = [("eager", case) for case in CASES]
 # A trace and a compilation cost seconds: in each of these modes, every level of every dimension (counted below).
-TRACED = [("graph", CASES[i]) for i in (1, 4, 7, 8, 10, 13, 16)]
-COMPILED = [("jit", CASES[i]) for i in (0, 3, 5, 6, 9, 15)]
+TRACED = [("graph", CASES[i]) for i in (1, 7, 8, 10, 16)]
+COMPILED = [("jit", CASES[i]) for i in (0, 3, 6, 9, 15)]
 
 
 def run(case, mode, batch, start, *, shared="row", width=WIDTH, tasks=None, **settings):
@@ -91,7 +91,7 @@ def test_every_level_is_in_every_mode(runs):
 
 
 @pytest.mark.parametrize("dtype", ["float32"])
-@pytest.mark.parametrize(("mode", "case"), [*EVERY, ("graph", CASES[6]), ("jit", CASES[6])], ids=str)
+@pytest.mark.parametrize(("mode", "case"), [*EVERY[::2], ("graph", CASES[6]), ("jit", CASES[6])], ids=str)
 def test_float32(mode, case, dtype, floatx):
     compare(case, mode, dtype)
 
@@ -107,7 +107,7 @@ def test_keras_own_gelu(mode, floatx):
     compare(Case(3, "keras_gelu", "batch", labels="uneven"), mode)
 
 
-@pytest.mark.parametrize(("normalize", "mode"), [("l2", "eager"), ("batch", "eager"), ("l2", "jit")])
+@pytest.mark.parametrize(("normalize", "mode"), [("l2", "eager"), ("batch", "graph")])
 def test_per_position(normalize, mode, floatx):
     """s (B, F, d): the gradient at every field is a row of its own, d wide."""
     case = Case(3, "gelu", normalize, labels="uneven")
