@@ -92,8 +92,21 @@ def table(rows: list[dict[str, str]]) -> str:
         mean = statistics.mean(differences)
         half = stats.t.ppf(0.975, len(seeds) - 1) * statistics.stdev(differences) / len(seeds) ** 0.5
         cells = [f"{statistics.mean(aucs):.4f} ± {statistics.stdev(aucs):.4f}" for aucs in (plain, aligned)]
-        lines.append(f"| {task} | {cells[0]} | {cells[1]} | {mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f}) |")
+        lines.append(f"| {task} | {cells[0]} | {cells[1]} | {mean:+.5f} ({mean - half:+.5f} to {mean + half:+.5f}) |")
     return "\n".join(lines)
+
+
+def activity(rows: list[dict[str, str]]) -> str:
+    """Return the README's line on what the alignment did: discriminator accuracy and second- over first-order norm."""
+    aligned = [row for row in rows if row["method"] == "adversarial"]
+    accuracies = [float(row["discriminator_accuracy"]) for row in aligned]
+    ratios = [float(row["second_to_first_order_ratio"]) for row in aligned]
+    accuracy = f"{statistics.mean(accuracies):.3f} ± {statistics.stdev(accuracies):.3f}"
+    ratio = f"{statistics.mean(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+    return (
+        f"| discriminator accuracy (chance 0.333) | {accuracy} |\n"
+        f"| second- over first-order gradient norm at the shared embeddings, strength 1 | {ratio} |"
+    )
 
 
 def main() -> None:
@@ -117,7 +130,7 @@ def main() -> None:
                 rows.append(run_one(prepared, method, seed))
                 write_results(rows)
                 print(f"{number}/{len(wanted)}", rows[-1], flush=True)
-    print(table(rows))
+    print(table(rows), activity(rows), sep="\n\n")
 
 
 if __name__ == "__main__":
