@@ -10,9 +10,13 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mirrored_strategy() -> tf.distribute.Strategy:
-    """A MirroredStrategy with two replicas, on the two logical CPU devices that the suite's start sets up."""
+    """A MirroredStrategy with two replicas, on the two logical CPU devices that the suite's start sets up.
+
+    One for all tests: a second strategy in a process counts its sums over replicas anew, and TensorFlow takes them for
+    those of the first.
+    """
     import tensorflow as tf
 
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

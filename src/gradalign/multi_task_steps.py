@@ -40,6 +40,11 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         """Create all weights from the specs of a batch of `base`'s inputs; implemented by `MultiTaskModel`."""
         raise AssertionError("MultiTaskModel implements make_ready.")
 
+    def make_ready_for(self, data: Any) -> None:
+        """Create all weights from a batch `(x, y[, sample_weight])`; once."""
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        self.make_ready(specs_of(own_inputs(self.base, x, self._row_task, needed=False)[0]))
+
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Return the predictions of `base`; a `row_task` column in `x` is left out."""
         inputs, _ = own_inputs(self.base, x, self._row_task, needed=False)
@@ -109,7 +114,7 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         self._log_losses(forward, total)
         if self.alignment is not None:
             self._logs.alignment_loss.update_state(*_as_mean(alignment_loss, forward))
-            self._update_alignment(gradients[len(variables) :], own)
+            self._update_alignment(gradients[len(variables) :], own, gradients[: len(variables)])
         self.optimizer.apply_gradients(list(zip(gradients[: len(variables)], variables, strict=True)))
         self._logs.metrics.update_state(forward.rows, forward.predictions)
         return self.get_metrics_result()
@@ -150,12 +155,19 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         )
         self._logs.regularization.update_state(regularization * rows, rows)
 
-    def _update_alignment(self, gradients: list[Any], variables: list[Any]) -> None:
-        """Apply the discriminator's gradients, freed of the loss scale, and count the step."""
+    def _update_alignment(self, gradients: list[Any], variables: list[Any], others: list[Any]) -> None:
+        """Apply the discriminator's gradients, freed of the loss scale, and count the step.
+
+        Args:
+            gradients: of the alignment's own weights.
+            variables: these weights.
+            others: gradients of the base, from the same backward pass.
+        """
         assert self.alignment is not None
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
             scale = self.optimizer.scale_loss(tf.ones((), tf.float32))
-            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients if g is not None])
+            dense = [tf.convert_to_tensor(g) for g in [*gradients, *others] if g is not None]
+            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in dense])
             # The main optimizer skips a step whose gradients overflow; so does the discriminator, with zeros.
             gradients = [
                 None if g is None else tf.where(finite, g / tf.cast(scale, g.dtype), tf.zeros_like(g))

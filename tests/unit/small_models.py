@@ -32,12 +32,12 @@ def functional(
     dropout=0.0,
     normalize=False,
     regularizer=None,
-    prob=True,
-    dtype=None,
     name="base",
 ):
     """`{"x": (B, 6)}` to `{task: (B, 1)}` by way of the layer "encoder"."""
-    x = keras.Input((WIDTH,), name="x", dtype=dtype)
+    x = keras.Input((WIDTH,), name="x")
+    # Probabilities in float16 would lose the tails.
+    head = "float64" if keras.config.floatx() == "float64" else "float32"
     shared = keras.layers.Dense(5, activation="tanh", name="encoder", kernel_regularizer=regularizer)(x)
     if normalize:
         shared = keras.layers.BatchNormalization(name="norm")(shared)
@@ -46,7 +46,7 @@ def functional(
         h = keras.layers.Dense(4, activation=activation, name=f"tower_{task}")(shared)
         if dropout:
             h = keras.layers.Dropout(dropout, name=f"dropout_{task}")(h)
-        outputs[task] = keras.layers.Dense(1, activation="sigmoid" if prob else None, name=task, dtype="float32")(h)
+        outputs[task] = keras.layers.Dense(1, activation="sigmoid", name=task, dtype=head)(h)
     return keras.Model({"x": x}, outputs, name=name)
 
 
@@ -85,8 +85,12 @@ def all_state(model):
     state = {f"base/{v.path}/{i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(model.base.variables)}
     state |= {f"optimizer/{v.path}": keras.ops.convert_to_numpy(v) for v in model.optimizer.variables}
     if model.alignment is not None:
-        state |= {f"alignment/{v.path}/{i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(model.alignment.variables)}
-        state |= {f"discriminator/{v.path}": keras.ops.convert_to_numpy(v) for v in model.discriminator_optimizer.variables}
+        state |= {
+            f"alignment/{v.path}/{i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(model.alignment.variables)
+        }
+        state |= {
+            f"discriminator/{v.path}": keras.ops.convert_to_numpy(v) for v in model.discriminator_optimizer.variables
+        }
     return state
 
 

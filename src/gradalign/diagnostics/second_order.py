@@ -153,10 +153,11 @@ def _unchanged(model: Any) -> Iterator[None]:
 
 
 def _few_rows(batch: Any) -> Any:
-    return tuple(
-        None if part is None else tf.nest.map_structure(lambda t: tf.convert_to_tensor(t)[:MOST_ROWS], part)
-        for part in batch
-    )
+    def rows(values: Any) -> Any:
+        composite = isinstance(values, (tf.RaggedTensor, tf.SparseTensor))
+        return (values if composite else tf.convert_to_tensor(values))[:MOST_ROWS]
+
+    return tuple(None if part is None else tf.nest.map_structure(rows, part) for part in batch)
 
 
 class _Pass:
@@ -164,6 +165,8 @@ class _Pass:
 
     def __init__(self, model: Any, batch: Any, shift: list[tf.Tensor] | None = None) -> None:
         tape = tf.GradientTape(persistent=True)
+        # Before its variables are noted: a base may get them from its first batch.
+        model.make_ready_for(batch)
         with _unchanged(model), model.alignment.fixed_strength(1.0), tape:
             self.forward = model.forward(batch, training=True, aligned=True, shift=shift)
             self.losses = model.weighted_losses(self.forward)
