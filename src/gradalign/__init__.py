@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gradalign._environment import check_environment
+from gradalign._registration import register_with_keras
 
 check_environment()
 
@@ -82,3 +83,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List the public names, loaded or not."""
     return sorted(__all__)
+
+
+register_with_keras()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import tensorflow as tf
 from gradalign.alignment.base import Alignment
 from gradalign.alignment.optimizer import discriminator_optimizer_like
 from gradalign.diagnostics.first_batch import checked_on_first_batch
-from gradalign.errors import UserError
+from gradalign.errors import GradAlignWarning, UserError
 from gradalign.gradients._keras_compat import functional_inputs, functional_outputs, seed_states
 from gradalign.gradients.recording import find_layers, record_outputs
 from gradalign.multi_task_steps import MultiTaskSteps
@@ -29,7 +30,6 @@ from gradalign.tasks import (
     loss_weights_by_task,
     losses_by_task,
     metrics_by_task,
-    own_inputs,
     predictions_by_task,
     read_data_arguments,
     read_fit_arguments,
@@ -92,7 +92,7 @@ class MultiTaskModel(MultiTaskSteps):
         self.discriminator_optimizer: Any = None
         # Held apart from Keras' search for layers and metrics: what is in here belongs to the base or is not saved.
         self._held = SimpleNamespace(tasks=[], layers={}, losses={}, compile={}, inputs=None, predictions={})
-        self._held.layers = {} if shared is None else find_layers(base, shared)
+        self._held.layers = {} if shared is None else self._shared_layers(base, shared)
         self._is_ready = False
         self._evaluating = False
         self._first_batch_is_checked = False
@@ -109,6 +109,18 @@ class MultiTaskModel(MultiTaskSteps):
     def shared(self) -> list[str]:
         """Paths of the layers that the shared tensor is taken from."""
         return list(self._held.layers)
+
+    @staticmethod
+    def _shared_layers(base: keras.Model, shared: Any) -> dict[str, Any]:
+        try:
+            return find_layers(base, shared)
+        except UserError as error:
+            if base.built:
+                raise
+            raise UserError(
+                f"{error} The model is not built yet: if it makes that layer in build(), "
+                "call it on a batch before you wrap it."
+            ) from None
 
     # --- state up front -----------------------------------------------------------------------------------------
 
@@ -235,7 +247,7 @@ class MultiTaskModel(MultiTaskSteps):
                 metrics_by_task(given["weighted_metrics"], list(trained), "weighted_metrics"),
             ),
         )
-        if not self.optimizer.built:
+        if not self.optimizer.built and self.trainable_variables:
             self.optimizer.build(self.trainable_variables)
         if self.alignment is not None and not self.discriminator_optimizer.built:
             self.discriminator_optimizer.build(self.alignment.trainable_variables)
@@ -272,7 +284,14 @@ class MultiTaskModel(MultiTaskSteps):
         arguments = read_fit_arguments(super().fit, args, kwargs)
         if not self.compiled:
             raise UserError("Call compile() before fit().")
-        self._prepare(arguments.data_specs)
+        if arguments.data_specs is not None:
+            self.prepare(*arguments.data_specs[:2])
+        if self._is_ready and not self.trainable_variables:
+            warnings.warn(
+                f'Model "{self.base.name}" has no trainable weights: fit leaves it as it is.',
+                GradAlignWarning,
+                stacklevel=2,
+            )
         if self.alignment is not None:
             self.alignment.set_total_steps(arguments.total_steps)
         history = super().fit(**arguments.given)
@@ -280,22 +299,23 @@ class MultiTaskModel(MultiTaskSteps):
             self.discriminator_optimizer.finalize_variable_values(self.alignment.trainable_variables)
         return history
 
-    def _prepare(self, data_specs: Any) -> None:
-        """Create everything that the shapes of the data decide, before the first step."""
-        if data_specs is None:
-            return
-        x, y = (*data_specs, None)[:2]
-        if not self._is_ready:
-            self.make_ready(
-                own_inputs(self.base, x, self._row_task if isinstance(x, Mapping) and self._row_task in x else None)[0]
-            )
-        if self._logs is not None and isinstance(y, Mapping) and set(self._held.losses) <= set(y):
-            self._logs.metrics.build(y, self._held.predictions)
+    def prepare(self, x: Any, y: Any = None) -> None:
+        """Create everything that the shapes of the data decide, before the first step.
+
+        Args:
+            x: inputs of a batch, tensors or `tf.TensorSpec`s.
+            y: its labels, in the same way.
+        """
+        # Replicas make no variables of their own, so all are made here.
+        with self.distribute_strategy.scope():
+            self.make_ready_for((x, y))
+            if self._logs is not None and isinstance(y, Mapping) and set(self._held.losses) <= set(y):
+                self._logs.metrics.build(y, self._held.predictions)
 
     def make_train_function(self, force: bool = False) -> None:
         """Make the function that `fit` calls; its first call also checks that the alignment reaches `shared`."""
         super().make_train_function(force=force)
-        if self.alignment is not None and not self._first_batch_is_checked:
+        if not self._first_batch_is_checked and (self.alignment is not None or not self._is_ready):
             self._first_batch_is_checked = True
             self.train_function: Any = checked_on_first_batch(self, self.train_function)
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from gradalign.alignment.base import Alignment
 from gradalign.gradients.recording import record_outputs
 from gradalign.gradients.replicas import replica_count
+from gradalign.gradients.sparse import sum_repeated_rows
 from gradalign.gradients.task_gradients import TaskGradients, TaskTape
 from gradalign.tasks import Forward, TaskLogs, own_inputs, predictions_by_task, specs_of
 
@@ -35,13 +36,16 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
     _held: SimpleNamespace
     _logs: TaskLogs | None
     _evaluating: bool
+    _is_ready: bool
 
     def make_ready(self, specs: Any) -> None:
         """Create all weights from the specs of a batch of `base`'s inputs; implemented by `MultiTaskModel`."""
         raise AssertionError("MultiTaskModel implements make_ready.")
 
     def make_ready_for(self, data: Any) -> None:
-        """Create all weights from a batch `(x, y[, sample_weight])`; once."""
+        """Create all weights from a batch `(x, y[, sample_weight])` of tensors or specs; once."""
+        if self._is_ready:
+            return
         x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
         self.make_ready(specs_of(own_inputs(self.base, x, self._row_task, needed=False)[0]))
 
@@ -101,21 +105,25 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             assert self._logs is not None
             total = self._total_loss(forward)
             if self.alignment is not None:
-                gradients = self.task_gradients_of(forward)
-                alignment_loss = self.alignment(gradients, forward.masks, forward.row_task, update_metrics=True)
-                del gradients
+                of_tasks = self.task_gradients_of(forward)
+                alignment_loss = self.alignment(of_tasks, forward.masks, forward.row_task, update_metrics=True)
+                del of_tasks
                 total += tf.cast(alignment_loss, total.dtype)
             scaled = self.optimizer.scale_loss(total)
         variables = self.trainable_variables
         own = [] if self.alignment is None else list(self.alignment.trainable_variables)
         gradients = tape.gradient(scaled, variables + own)
+        if self.alignment is not None:
+            # Equal to PyTorch with every optimizer. Without an alignment the numbers stay those of stock Keras.
+            gradients = [sum_repeated_rows(g) for g in gradients]
         del tape
         forward.tape = None
         self._log_losses(forward, total)
         if self.alignment is not None:
             self._logs.alignment_loss.update_state(*_as_mean(alignment_loss, forward))
             self._update_alignment(gradients[len(variables) :], own, gradients[: len(variables)])
-        self.optimizer.apply_gradients(list(zip(gradients[: len(variables)], variables, strict=True)))
+        if variables:
+            self.optimizer.apply_gradients(list(zip(gradients[: len(variables)], variables, strict=True)))
         self._logs.metrics.update_state(forward.rows, forward.predictions)
         return self.get_metrics_result()
 

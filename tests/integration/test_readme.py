@@ -74,7 +74,6 @@ def test_the_own_loop_example_gives_every_variable_a_gradient() -> None:
         "encoder": lambda ids: tf.gather(table, ids),
         "click_loss": row_loss("click"),
         "buy_loss": row_loss("buy"),
-        "alignment": ga.AdversarialAlignment(0.1, schedule=1.0),
         "variables": [table, *(v.value for tower in towers.values() for v in tower.trainable_variables)],
     }
 

@@ -106,3 +106,31 @@ def warnings_of(act):
         warnings.simplefilter("always")
         act()
     return [str(warning.message) for warning in caught if warning.category is ga.GradAlignWarning]
+
+
+class Batches(keras.utils.PyDataset):
+    """The data in batches of `rows`, with weights where they are given."""
+
+    def __init__(self, x, y, weights=(), rows=6):
+        super().__init__()
+        self.parts, self.rows = (x, y, *weights), rows
+
+    def __len__(self):
+        return len(next(iter(self.parts[0].values()))) // self.rows
+
+    def __getitem__(self, index):
+        rows = slice(self.rows * index, self.rows * index + self.rows)
+        return tuple(part and {name: of_name[rows] for name, of_name in part.items()} for part in self.parts)
+
+
+def forever(x, y, rows=6):
+    """A generator of batches without an end."""
+
+    def generate():
+        start = 0
+        while True:
+            indices = np.arange(start, start + rows) % len(y["buy"])
+            yield {k: v[indices] for k, v in x.items()}, {k: v[indices] for k, v in y.items()}
+            start += rows
+
+    return generate()

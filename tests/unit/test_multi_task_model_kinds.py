@@ -71,7 +71,7 @@ def test_subclassed_with_a_dict_of_inputs():
     model = compiled(aligned(base, weight=WEIGHT))
     x, y = data(16, missing=0.3)
     model.base(x)
-    model._prepare((tf.nest.map_structure(tf.convert_to_tensor, x), y, None))
+    model.prepare({"x": tf.constant(x["x"])})
 
     def heads(s):
         normal = base.norm(s, training=True)
@@ -255,8 +255,8 @@ def test_a_task_beside_the_shared_tensor_can_be_left_out():
         model.fit(x, y, verbose=0)
     model = compiled(aligned(base, tasks=["buy", "click"]))
     model.fit(x, y, verbose=0)
-    # In the order that `tasks` gives.
-    assert model.alignment.aligned_tasks == ["buy", "click"]
+    # In the model's order, whatever the order of `tasks`.
+    assert model.alignment.aligned_tasks == ["click", "buy"]
     assert model.alignment.discriminator.output_shape == (None, 2)
 
 
@@ -301,3 +301,38 @@ def test_state_is_complete_before_the_first_step():
     x, y = data(8)
     model.fit(x, y, verbose=0)
     assert set(all_state(model)) == before
+
+
+class Lazy(keras.Model):
+    """Makes its layers in build()."""
+
+    def build(self, shape):
+        self.encoder = keras.layers.Dense(5, "tanh", name="encoder")
+        self.heads = {task: keras.layers.Dense(1, "sigmoid", name=task) for task in TASKS}
+
+    def call(self, inputs):
+        shared = self.encoder(inputs["x"])
+        return {task: head(shared) for task, head in self.heads.items()}
+
+
+def test_layers_that_are_made_in_build():
+    x, y = data(8)
+    base = Lazy()
+    with pytest.raises(ga.UserError, match=r"not built yet: .* call it on a batch before you wrap it"):
+        aligned(base)
+    base({"x": tf.constant(x["x"])})
+    history = fit_once(compiled(aligned(base)), x, y).history
+    assert np.isfinite(history["loss"]).all()
+
+
+def test_a_frozen_base_trains_the_discriminator_only():
+    x, y = data(16)
+    base = functional()
+    base.trainable = False
+    model = compiled(aligned(base))
+    before, start = [v.numpy() for v in base.variables], model.alignment.trainable_variables[0].numpy()
+    [message] = warnings_of(lambda: model.fit(x, y, verbose=0))
+    assert 'Model "base" has no trainable weights' in message
+    for left, right in zip(before, base.variables, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert np.max(np.abs(model.alignment.trainable_variables[0].numpy() - start)) > 0

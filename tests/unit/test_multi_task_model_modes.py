@@ -1,4 +1,4 @@
-"""One result in every run mode: eager, graph, compiled, several steps at a time, mixed precision, two replicas."""
+"""One result in every run mode: eager, graph, compiled, several steps at a time, mixed precision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import gradalign as ga
 
-from .small_models import TASKS, WIDTH, Subclassed, aligned, all_state, assert_same, data, functional
+from .small_models import TASKS, WIDTH, Batches, aligned, all_state, assert_same, data, forever, functional
 
 MODES = {
     "graph": {},
@@ -76,19 +76,6 @@ class Traced(ga.MultiTaskModel):
     def train_step(self, batch):
         type(self).count += 1
         return super().train_step(batch)
-
-
-class Batches(keras.utils.PyDataset):
-    def __init__(self, x, y, weights=(), rows=6):
-        super().__init__()
-        self.parts, self.rows = (x, y, *weights), rows
-
-    def __len__(self):
-        return len(next(iter(self.parts[0].values()))) // self.rows
-
-    def __getitem__(self, index):
-        rows = slice(self.rows * index, self.rows * index + self.rows)
-        return tuple(part and {name: of_name[rows] for name, of_name in part.items()} for part in self.parts)
 
 
 @pytest.mark.parametrize("kind", ["arrays", "data set", "several steps", "PyDataset"])
@@ -207,17 +194,6 @@ def test_optimizers(name):
 # --- the total number of steps --------------------------------------------------------------------------------------
 
 
-def forever(x, y, rows=6):
-    def generate():
-        start = 0
-        while True:
-            indices = np.arange(start, start + rows) % len(y["buy"])
-            yield {k: v[indices] for k, v in x.items()}, {k: v[indices] for k, v in y.items()}
-            start += rows
-
-    return generate()
-
-
 def test_total_steps():
     x, y = data(24)
     cases = {
@@ -275,113 +251,3 @@ def test_a_schedule_of_progress_moves_every_step():
     model.compile("sgd", loss="binary_crossentropy")
     model.fit(x, y, batch_size=6, verbose=0, callbacks=[Watch()])
     np.testing.assert_allclose(seen, [2.0 * (i / 4) ** 2 for i in range(4)])
-
-
-# --- two replicas ---------------------------------------------------------------------------------------------------
-
-
-def replicated(strategy, *, normalize="batch", base=lambda: functional(normalize=False), source=None, **mode):
-    """Four steps on 8 rows and one on a single row, labels missing unevenly, on one device or on the strategy's."""
-    keras.utils.clear_session(free_memory=False)
-    keras.utils.set_random_seed(1)
-    x, y = data(33, missing=0.2)
-    for start in range(0, 33, 8):
-        y["buy"][start : start + 4][1:] = np.nan  # the first replica has one label of "buy" at most
-    with strategy.scope() if strategy else tf.distribute.get_strategy().scope():
-        model = aligned(base(), normalize=normalize, weight=0.7)
-        model.compile(
-            keras.optimizers.SGD(0.3, momentum=0.5),
-            loss="binary_crossentropy",
-            metrics={"buy": ["AUC", "accuracy"]},
-            discriminator_optimizer=keras.optimizers.SGD(0.1),
-            **mode,
-        )
-    arguments = source(x, y) if source else {"x": x, "y": y, "batch_size": 8, "shuffle": False}
-    history = model.fit(epochs=2, verbose=0, **arguments).history
-    return model, history, model.evaluate(x, y, batch_size=8, return_dict=True, verbose=0)
-
-
-@pytest.mark.parametrize("normalize", ["batch", "l2"])
-def test_two_replicas_equal_one_device(mirrored_strategy, normalize):
-    one, one_history, one_evaluated = replicated(None, normalize=normalize)
-    two, two_history, two_evaluated = replicated(mirrored_strategy, normalize=normalize)
-    assert_same(one_history, two_history, rtol=1e-5, atol=1e-6)
-    assert_same(one_evaluated, two_evaluated, rtol=1e-5, atol=1e-6)
-    assert_same(all_state(one), all_state(two), rtol=1e-6, atol=1e-6)
-
-
-# --- kinds of data, and the check on the first batch ----------------------------------------------------------------
-
-
-def ragged_base():
-    ids = keras.Input((None,), name="ids", dtype="int32", ragged=True)
-    x = keras.Input((WIDTH,), name="x")
-    pooled = keras.layers.Lambda(lambda t: tf.reduce_mean(t, axis=1))(keras.layers.Embedding(5, 4)(ids))
-    s = keras.layers.Dense(5, "tanh", name="encoder")(keras.layers.Concatenate()([pooled, x]))
-    return keras.Model(
-        {"ids": ids, "x": x},
-        {t: keras.layers.Dense(1, "sigmoid", name=t)(keras.layers.Dense(4, "gelu")(s)) for t in TASKS},
-    )
-
-
-def sources():
-    x, y = data(22, missing=0.2)
-    weights = {"buy": np.linspace(0, 2, 22).astype("float32")}
-
-    def batches():
-        for start in range(0, 22, 6):
-            rows = slice(start, start + 6)
-            yield {k: v[rows] for k, v in x.items()}, {k: v[rows] for k, v in y.items()}
-
-    return {
-        "arrays": lambda: {"x": x, "y": y, "batch_size": 6, "shuffle": False},
-        "weighted arrays": lambda: {"x": x, "y": y, "sample_weight": weights, "batch_size": 6, "shuffle": False},
-        "data set": lambda: {"x": tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(6)},
-        "PyDataset": lambda: {"x": Batches(x, y), "shuffle": False},
-        "weighted PyDataset": lambda: {"x": Batches(x, y, [weights]), "shuffle": False},
-        "generator": lambda: {"x": batches()},
-        "endless generator": lambda: {"x": forever(x, y), "steps_per_epoch": 3},
-    }
-
-
-def fit_with_and_without_check(monkeypatch, source, *, base, epochs=1, strategy=None, **mode):
-    states = []
-    for checks in (True, False):
-        if not checks:
-            monkeypatch.setattr("gradalign.multi_task_model.checked_on_first_batch", lambda model, function: function)
-        keras.utils.clear_session(free_memory=False)
-        keras.utils.set_random_seed(1)
-        with (strategy or tf.distribute.get_strategy()).scope():
-            model = aligned(base())
-            model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy", metrics={"buy": ["AUC"]}, **mode)
-        history = model.fit(epochs=epochs, verbose=0, **source()).history
-        states.append({**all_state(model), **{f"history {k}": v for k, v in history.items()}})
-    assert_same(*states, rtol=1e-6, atol=1e-7)
-    return model
-
-
-@pytest.mark.parametrize("kind", sources())
-def test_the_check_leaves_no_trace(monkeypatch, kind):
-    source = sources()[kind]
-    base = lambda: functional(normalize=True, dropout=0.4)  # noqa: E731
-    model = fit_with_and_without_check(monkeypatch, source, base=base, run_eagerly=True)
-    assert int(model.optimizer.iterations) == 3 + (kind in ("arrays", "weighted arrays", "data set", "generator"))
-
-
-@pytest.mark.parametrize("kind", ["arrays", "PyDataset", "generator"])
-def test_the_check_leaves_no_trace_in_a_graph(monkeypatch, kind):
-    base = lambda: Subclassed(dropout=0.4)  # noqa: E731
-    fit_with_and_without_check(monkeypatch, sources()[kind], base=base, steps_per_execution=2)
-
-
-def test_the_check_leaves_no_trace_on_two_replicas(monkeypatch, mirrored_strategy):
-    source = sources()["weighted PyDataset"]
-    fit_with_and_without_check(monkeypatch, source, base=functional, strategy=mirrored_strategy)
-
-
-@pytest.mark.parametrize("eagerly", [True, False])
-def test_ragged_inputs(monkeypatch, eagerly):
-    x, y = data(12, missing=0.2)
-    ids = tf.ragged.constant([[i % 5] * (1 + i % 3) for i in range(12)], dtype=tf.int32)
-    given = tf.data.Dataset.from_tensor_slices(({"ids": ids, "x": x["x"]}, y)).batch(6)
-    fit_with_and_without_check(monkeypatch, lambda: {"x": given}, base=ragged_base, run_eagerly=eagerly)

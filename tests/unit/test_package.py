@@ -211,3 +211,25 @@ def test_a_missing_tensorflow_is_said(tmp_path):
 def test_floors_are_the_ones_that_the_package_asks_for():
     asked = dict(re.findall(r"^(tensorflow|keras)>=(\d+\.\d+)$", "\n".join(metadata.requires("gradalign") or []), re.M))
     assert asked == {module: ".".join(map(str, floor)) for module, floor in _environment.FLOORS.items()}
+
+
+@pytest.mark.slow
+def test_a_saved_model_loads_where_only_gradalign_was_imported(tmp_path):
+    """In either order of the imports, and without TensorFlow having been loaded by ours."""
+    write = f"""
+import keras, numpy as np
+from gradalign import AdversarialAlignment, MultiTaskModel
+from gradalign.architectures import shared_private
+from gradalign.layers import Categorical
+model = MultiTaskModel(shared_private({{"a": Categorical(5)}}, ["t", "u"]), "shared_embedding", AdversarialAlignment())
+model.compile("adam", loss="binary_crossentropy")
+model.save({str(tmp_path / "model.keras")!r})
+"""
+    subprocess.run([sys.executable, "-c", write], check=True, capture_output=True)
+    load = f"print(keras.models.load_model({str(tmp_path / 'model.keras')!r}).tasks)"
+    for imports in (
+        "import gradalign, sys; assert 'tensorflow' not in sys.modules; import keras",
+        "import keras, gradalign",
+    ):
+        done = subprocess.run([sys.executable, "-c", f"{imports}; {load}"], check=False, capture_output=True, text=True)
+        assert done.stdout.strip() == "['t', 'u']", done.stderr

@@ -206,9 +206,9 @@ class Alignment(keras.layers.Layer):
 
     @property
     def aligned_tasks(self) -> list[str]:
-        """The tasks whose gradients are compared, in order; the alignment has to be built."""
+        """The tasks whose gradients are compared, in the model's order; the alignment has to be built."""
         assert self.all_tasks is not None
-        return self.tasks or self.all_tasks
+        return [task for task in self.all_tasks if self.tasks is None or task in self.tasks]
 
     def __call__(self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False) -> Any:
         """Return the alignment loss, a scalar.

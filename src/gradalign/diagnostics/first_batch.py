@@ -17,7 +17,7 @@ __all__ = ["checked_on_first_batch"]
 
 
 def checked_on_first_batch(model: Any, train_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `train_function`, which on its first call also checks that the alignment reaches the shared tensor.
+    """Return `train_function`, which first makes the weights and checks that the alignment reaches the shared tensor.
 
     The batches of that call are taken from the iterator once and trained on as always, so the data is read no more
     often than without the check.
@@ -32,9 +32,12 @@ def checked_on_first_batch(model: Any, train_function: Callable[[Any], Any]) -> 
         batches = list(itertools.islice(iterator, model.steps_per_execution))
         if not batches:
             raise StopIteration
-        sentences = norms_at_shared(model, _of_first_replica(model, batches[0])).sentences()
-        if sentences:
-            warnings.warn(" ".join(sentences), GradAlignWarning, stacklevel=2)
+        first = _of_first_replica(model, batches[0])
+        model.prepare(*first[:2])
+        if model.alignment is not None:
+            sentences = norms_at_shared(model, first).sentences()
+            if sentences:
+                warnings.warn(" ".join(sentences), GradAlignWarning, stacklevel=2)
         return train_function(_iterator_again(iterator, batches))
 
     return checked

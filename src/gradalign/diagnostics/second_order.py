@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradalign.errors import UserError
+from gradalign.gradients.sparse import sum_repeated_rows
 from gradalign.gradients.task_gradients import TaskGradients
 
 __all__ = ["SecondOrderReport", "TaskNorms", "check_second_order", "norms_at_shared"]
@@ -92,7 +93,7 @@ class SecondOrderReport:
         if dead:
             names = ", ".join(f'"{task}"' for task in dead)
             tasks = "tasks" if len(dead) > 1 else "task"
-            what = f"Dead path: the alignment cannot reach the shared representation through {tasks} {names}"
+            what = f"There is a dead path: the alignment cannot reach the shared representation through {tasks} {names}"
             if self.normalize == "l2":
                 found.append(
                     f'{what}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) the direction '
@@ -191,7 +192,7 @@ class _Pass:
 def _norm(tensors: Any) -> float:
     """Euclidean norm of all tensors together, in float64; repeated rows of a table's gradient are summed first."""
     dense = [
-        tf.convert_to_tensor(_summed(t).values if isinstance(t, tf.IndexedSlices) else t)
+        tf.convert_to_tensor(sum_repeated_rows(t).values if isinstance(t, tf.IndexedSlices) else t)
         for t in tensors
         if t is not None
     ]
@@ -200,11 +201,6 @@ def _norm(tensors: Any) -> float:
             tf.add_n([tf.reduce_sum(tf.square(tf.cast(t, tf.float64))) for t in dense] or [tf.zeros((), tf.float64)])
         )
     )
-
-
-def _summed(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    unique, positions = tf.unique(slices.indices)
-    return tf.IndexedSlices(tf.math.unsorted_segment_sum(slices.values, positions, tf.size(unique)), unique)
 
 
 def norms_at_shared(model: Any, batch: Any) -> SecondOrderReport:
@@ -255,7 +251,7 @@ def check_second_order(model: Any, batch: Any) -> SecondOrderReport:
         >>> model = MultiTaskModel(base, "encoder", AdversarialAlignment(normalize="l2"))
         >>> model.compile("adam", loss="binary_crossentropy")
         >>> data = tf.random.normal([16, 4]), {"click": tf.ones([16]), "buy": tf.zeros([16])}
-        >>> "Dead path" in str(check_second_order(model, data))
+        >>> "dead path" in str(check_second_order(model, data))
         True
     """
     if getattr(model, "alignment", None) is None:

@@ -11,6 +11,7 @@ import numbers
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from gradalign.errors import UserError
@@ -45,7 +46,10 @@ def reverse_gradient(x: Any, strength: Any) -> tf.Tensor:
             f"reverse_gradient takes a float tensor, since only those have gradients; received {x.dtype.name}."
         )
     _check_strength(strength)
-    factor = tf.stop_gradient(-tf.cast(tf.convert_to_tensor(strength), x.dtype))
+    # A number goes straight to the dtype of `x`: by way of float32, 0.3 would be off by 1e-8 in float64.
+    number = isinstance(strength, (int, float, np.number))
+    factor = tf.constant(float(strength), x.dtype) if number else tf.cast(tf.convert_to_tensor(strength), x.dtype)
+    factor = tf.stop_gradient(-factor)
 
     # The decorated function takes its tensor positionally: with keywords only, TensorFlow ignores a custom gradient.
     @tf.custom_gradient
@@ -99,7 +103,7 @@ class GradientReversal(keras.layers.Layer):
         self._strength = self.add_weight(
             name="strength",
             shape=(),
-            initializer=keras.initializers.Constant(float(strength)),
+            initializer=keras.initializers.Constant(np.float64(strength)),
             trainable=False,
             autocast=False,
             aggregation="only_first_replica",

@@ -1,0 +1,31 @@
+"""Gradients of embedding tables: rows that a batch looks up several times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["sum_repeated_rows"]
+
+
+def sum_repeated_rows(gradient: Any) -> Any:
+    """Return a table's sparse gradient with each row once, its parts summed; any other gradient as it is.
+
+    Adam and its kin square a gradient, and the square of a sum is not the sum of squares: Keras 3.15 hands them the
+    parts, so that a row that a batch holds three times moves too far. PyTorch and dense gradients sum first.
+
+    Args:
+        gradient: `tf.IndexedSlices`, tensor or `None`.
+
+    Example:
+        >>> parts = tf.IndexedSlices(tf.constant([[1.0], [2.0], [3.0]]), tf.constant([0, 0, 2]), tf.constant([4, 1]))
+        >>> whole = sum_repeated_rows(parts)
+        >>> whole.indices.numpy().tolist(), whole.values.numpy().tolist()
+        ([0, 2], [[3.0], [3.0]])
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, positions = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)

@@ -1,0 +1,135 @@
+"""Every kind of data, two replicas, and the check on the first batch, which leaves no trace."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gradalign as ga
+
+from .small_models import TASKS, WIDTH, Batches, Subclassed, aligned, all_state, assert_same, data, forever, functional
+
+# --- two replicas ---------------------------------------------------------------------------------------------------
+
+
+def replicated(strategy, *, normalize="batch", base=lambda: functional(normalize=False), source=None, **mode):
+    """Four steps on 8 rows and one on a single row, labels missing unevenly, on one device or on the strategy's."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(1)
+    x, y = data(33, missing=0.2)
+    for start in range(0, 33, 8):
+        y["buy"][start : start + 4][1:] = np.nan  # the first replica has one label of "buy" at most
+    with strategy.scope() if strategy else tf.distribute.get_strategy().scope():
+        model = aligned(base(), normalize=normalize, weight=0.7)
+        model.compile(
+            keras.optimizers.SGD(0.3, momentum=0.5),
+            loss="binary_crossentropy",
+            metrics={"buy": ["AUC", "accuracy"]},
+            discriminator_optimizer=keras.optimizers.SGD(0.1),
+            **mode,
+        )
+    arguments = source(x, y) if source else {"x": x, "y": y, "batch_size": 8, "shuffle": False}
+    history = model.fit(epochs=2, verbose=0, **arguments).history
+    return model, history, model.evaluate(x, y, batch_size=8, return_dict=True, verbose=0)
+
+
+@pytest.mark.parametrize("normalize", ["batch", "l2"])
+def test_two_replicas_equal_one_device(mirrored_strategy, normalize):
+    one, one_history, one_evaluated = replicated(None, normalize=normalize)
+    two, two_history, two_evaluated = replicated(mirrored_strategy, normalize=normalize)
+    assert_same(one_history, two_history, rtol=1e-5, atol=1e-6)
+    assert_same(one_evaluated, two_evaluated, rtol=1e-5, atol=1e-6)
+    assert_same(all_state(one), all_state(two), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "generator"])
+@pytest.mark.parametrize("aligns", [True, False])
+def test_replicas_of_a_base_that_its_first_batch_builds(mirrored_strategy, kind, aligns):
+    x, y = data(16)
+    with mirrored_strategy.scope():
+        alignment = ga.AdversarialAlignment(schedule=1.0) if aligns else None
+        model = ga.MultiTaskModel(Subclassed(), "norm", alignment)
+        model.compile("sgd", loss="binary_crossentropy", metrics={"buy": ["AUC"]})
+    given = {"x": x, "y": y, "batch_size": 8} if kind == "arrays" else {"x": forever(x, y, 8), "steps_per_epoch": 2}
+    history = model.fit(verbose=0, **given).history
+    assert all(np.isfinite(values).all() for values in history.values())
+    assert int(model.optimizer.iterations.numpy()) == 2
+
+
+# --- kinds of data, and the check on the first batch ----------------------------------------------------------------
+
+
+def ragged_base():
+    ids = keras.Input((None,), name="ids", dtype="int32", ragged=True)
+    x = keras.Input((WIDTH,), name="x")
+    pooled = keras.layers.Lambda(lambda t: tf.reduce_mean(t, axis=1))(keras.layers.Embedding(5, 4)(ids))
+    s = keras.layers.Dense(5, "tanh", name="encoder")(keras.layers.Concatenate()([pooled, x]))
+    return keras.Model(
+        {"ids": ids, "x": x},
+        {t: keras.layers.Dense(1, "sigmoid", name=t)(keras.layers.Dense(4, "gelu")(s)) for t in TASKS},
+    )
+
+
+def sources():
+    x, y = data(22, missing=0.2)
+    weights = {"buy": np.linspace(0, 2, 22).astype("float32")}
+
+    def batches():
+        for start in range(0, 22, 6):
+            rows = slice(start, start + 6)
+            yield {k: v[rows] for k, v in x.items()}, {k: v[rows] for k, v in y.items()}
+
+    return {
+        "arrays": lambda: {"x": x, "y": y, "batch_size": 6, "shuffle": False},
+        "weighted arrays": lambda: {"x": x, "y": y, "sample_weight": weights, "batch_size": 6, "shuffle": False},
+        "data set": lambda: {"x": tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(6)},
+        "PyDataset": lambda: {"x": Batches(x, y), "shuffle": False},
+        "weighted PyDataset": lambda: {"x": Batches(x, y, [weights]), "shuffle": False},
+        "generator": lambda: {"x": batches()},
+        "endless generator": lambda: {"x": forever(x, y), "steps_per_epoch": 3},
+    }
+
+
+def fit_with_and_without_check(monkeypatch, source, *, base, epochs=1, strategy=None, **mode):
+    states = []
+    for checks in (True, False):
+        if not checks:
+            monkeypatch.setattr("gradalign.multi_task_model.checked_on_first_batch", lambda model, function: function)
+        keras.utils.clear_session(free_memory=False)
+        keras.utils.set_random_seed(1)
+        with (strategy or tf.distribute.get_strategy()).scope():
+            model = aligned(base())
+            model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy", metrics={"buy": ["AUC"]}, **mode)
+        history = model.fit(epochs=epochs, verbose=0, **source()).history
+        states.append({**all_state(model), **{f"history {k}": v for k, v in history.items()}})
+    assert_same(*states, rtol=1e-6, atol=1e-7)
+    return model
+
+
+@pytest.mark.parametrize("kind", sources())
+def test_the_check_leaves_no_trace(monkeypatch, kind):
+    source = sources()[kind]
+    base = lambda: functional(normalize=True, dropout=0.4)  # noqa: E731
+    model = fit_with_and_without_check(monkeypatch, source, base=base, run_eagerly=True)
+    assert int(model.optimizer.iterations) == 3 + (kind in ("arrays", "weighted arrays", "data set", "generator"))
+
+
+@pytest.mark.parametrize("kind", ["arrays", "PyDataset", "generator"])
+def test_the_check_leaves_no_trace_in_a_graph(monkeypatch, kind):
+    base = lambda: Subclassed(dropout=0.4)  # noqa: E731
+    fit_with_and_without_check(monkeypatch, sources()[kind], base=base, steps_per_execution=2)
+
+
+def test_the_check_leaves_no_trace_on_two_replicas(monkeypatch, mirrored_strategy):
+    source = sources()["weighted PyDataset"]
+    fit_with_and_without_check(monkeypatch, source, base=functional, strategy=mirrored_strategy)
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+def test_ragged_inputs(monkeypatch, eagerly):
+    x, y = data(12, missing=0.2)
+    ids = tf.ragged.constant([[i % 5] * (1 + i % 3) for i in range(12)], dtype=tf.int32)
+    given = tf.data.Dataset.from_tensor_slices(({"ids": ids, "x": x["x"]}, y)).batch(6)
+    fit_with_and_without_check(monkeypatch, lambda: {"x": given}, base=ragged_base, run_eagerly=eagerly)
