@@ -136,7 +136,10 @@ def evaluate(run_path: Path, data: Path | None) -> None:
 @_OVERWRITE
 @_command
 def predict(run_path: Path, data: Path, out: Path, overwrite: bool) -> None:
-    """Score every row of a file: all of its columns, and one score per task, go to another file."""
+    """Score every row of a file: all of its columns, and one score per task, go to another file.
+
+    A task's score is in a column of the task's name, or <task>_score where the data has a column of that name already.
+    """
     run = _open(run_path)
     from gradalign.training.predict import predict as score_file
     from gradalign.training.progress import Counter
@@ -152,7 +155,10 @@ def predict(run_path: Path, data: Path, out: Path, overwrite: bool) -> None:
 @_OVERWRITE
 @_command
 def export(run_path: Path, out: Path | None, overwrite: bool) -> None:
-    """Write RUN's model for serving: a SavedModel that takes raw columns and needs TensorFlow alone."""
+    """Write RUN's model for serving: a SavedModel that takes raw columns and needs TensorFlow alone.
+
+    Without --out, the served model that RUN holds is written anew from its model.keras.
+    """
     run = _open(run_path)
     from gradalign.training.export import export as write
 

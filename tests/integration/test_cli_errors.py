@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -104,7 +106,7 @@ PREDICT = {
         ["file to score"],
     ),
     "an --out that is a folder": (["--data", "test.parquet", "--out", "folder.csv"], ["is a folder"]),
-    "lists into a CSV": (["--data", "test.parquet", "--out", "o.csv"], ["cannot be written", "o.csv"]),
+    "lists into a CSV": (["--data", "test.parquet", "--out", "o.csv"], ['The column "tags" holds lists', ".parquet"]),
     "text where numbers were": (["--data", "words.csv", "--out", "o.csv"], ["words.csv"]),
     "both score columns taken": (["--data", "taken.parquet", "--out", "o.parquet"], ['"buy"', '"buy_score"']),
 }
@@ -120,6 +122,21 @@ def test_predict(case, messy, trained):
     pq.write_table(table.append_column("buy", taken).append_column("buy_score", taken), "taken.parquet")
     arguments, said = PREDICT[case]
     _refused(messy, ["predict", trained.run, *arguments], said)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "text"])
+def test_a_damaged_model(messy, trained, damage):
+    shutil.copytree(trained.run, "run")
+    model = messy.folder / "run" / "model.keras"
+    whole = model.read_bytes()
+    middle = len(whole) // 2
+    model.write_bytes(
+        {"cut": whole[:middle], "changed": whole[:middle] + b"x" * 64 + whole[middle + 64 :], "text": b"no model"}[
+            damage
+        ]
+    )
+    for arguments in (["predict", "run", "--data", "test.parquet", "--out", "o.parquet"], ["check", "run"]):
+        _refused(messy, arguments, ["model.keras", "is damaged"])
 
 
 def test_evaluate(messy, trained):

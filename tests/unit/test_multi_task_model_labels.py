@@ -365,3 +365,29 @@ def test_names_of_a_subclassed_base_are_checked_once_they_are_known():
     x, y = data(8)
     model = compiled(Subclassed(), loss={"clik": "mse"})
     fails('loss names an unknown task "clik"', lambda: model.fit(x, y, verbose=0))
+
+
+def test_data_without_labels():
+    x, _ = data(8)
+    model = compiled(functional(), ga.AdversarialAlignment(schedule=1.0))
+    with pytest.raises(ga.UserError, match="has no labels"):
+        model.fit(x)
+    with pytest.raises(ga.UserError, match="has no labels"):
+        ga.check_second_order(model, x)
+    with pytest.raises(ga.UserError, match="Labels are a dict keyed by task"):
+        compiled().fit(tf.data.Dataset.from_tensor_slices(x).batch(4))
+
+
+def test_labels_that_are_text():
+    x, y = data(8)
+    with pytest.raises(ga.UserError, match='labels of task "buy" are text'):
+        compiled().fit(x, {**y, "buy": y["buy"].astype(str)})
+    words = tf.data.Dataset.from_tensor_slices((x, {**y, "buy": tf.strings.as_string(y["buy"])})).batch(4)
+    with pytest.raises(ga.UserError, match='labels of task "buy" are text'):
+        compiled().fit(words)
+
+
+def test_labels_of_another_width_name_the_task():
+    x, y = data(8)
+    with pytest.raises(ga.UserError, match='loss of task "buy" does not take labels of shape'):
+        compiled().fit(x, {**y, "buy": np.concatenate([y["buy"], y["buy"]], axis=1)})

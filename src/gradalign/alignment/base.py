@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gradalign.alignment.arguments import are_names, gradients_by_task, is_count, not_negative, one_of
 from gradalign.alignment.schedules import needs_total_steps, schedule_value, validated_schedule
 from gradalign.errors import UserError, nearest
 from gradalign.gradients.normalization import METHODS, PER, at_least_float32, nonzero_rows, normalize
@@ -58,14 +58,14 @@ class Alignment(keras.layers.Layer):
         # The alignment is exempt from mixed precision: gradients are small numbers.
         kwargs.setdefault("dtype", keras.config.floatx())
         super().__init__(name=name, autocast=False, **kwargs)
-        self.weight = _not_negative("weight", weight)
-        self.normalize = _one_of("normalize", normalize, METHODS)
+        self.weight = not_negative("weight", weight)
+        self.normalize = one_of("normalize", normalize, METHODS)
         self.schedule = validated_schedule(schedule)
-        self.reach = _one_of("reach", reach, REACHES)
-        self.per = _one_of("per", per, PER)
-        if total_steps is not None and not _is_count(total_steps):
+        self.reach = one_of("reach", reach, REACHES)
+        self.per = one_of("per", per, PER)
+        if total_steps is not None and not is_count(total_steps):
             raise UserError(f"total_steps is the number of optimizer steps, 1 or more; received {total_steps!r}.")
-        if tasks is not None and not _are_names(tasks):
+        if tasks is not None and not are_names(tasks):
             raise UserError(f"tasks is a list of different task names; received {tasks!r}.")
         if row_task is not None and not isinstance(row_task, str):
             raise UserError(f"row_task is the name of the input that names each row's task; received {row_task!r}.")
@@ -219,9 +219,7 @@ class Alignment(keras.layers.Layer):
             row_task: with `row_task=` in the constructor, what that input says of each row, (B,) or (B, 1).
             update_metrics: add this batch to the alignment's metrics.
         """
-        if not isinstance(grads, Mapping) or not grads:
-            raise UserError(f"An alignment takes {{task: gradient}}; received {type(grads).__name__}.")
-        flat = {task: [tf.convert_to_tensor(g) for g in tf.nest.flatten(of_task)] for task, of_task in grads.items()}
+        flat = gradients_by_task(grads)
         first = next(iter(flat.values()))
         self.build_for(list(flat), [g.shape.as_list() for g in first], _dtype(first))
         if self.reach == "shared":
@@ -263,7 +261,7 @@ class Alignment(keras.layers.Layer):
             if task not in grads:
                 raise UserError(f'There is no gradient for task "{task}"; received {", ".join(grads)}.')
             g = self._joined(grads[task])
-            labelled = self._labelled(masks.get(task), own.get(task), g)
+            labelled = self._labelled(task, masks.get(task), own.get(task), g)
             if labelled is not None:
                 g = tf.where(labelled[..., None], g, tf.zeros_like(g))
             kept.append(nonzero_rows(g))
@@ -289,11 +287,17 @@ class Alignment(keras.layers.Layer):
             parts = [g if g.shape.rank == 2 else tf.reshape(g, [-1, math.prod(g.shape[1:])]) for g in parts]
         return parts[0] if len(parts) == 1 else tf.concat(parts, axis=-1)
 
-    def _labelled(self, mask: Any, own: Any, g: tf.Tensor) -> tf.Tensor | None:
+    def _labelled(self, task: str, mask: Any, own: Any, g: tf.Tensor) -> tf.Tensor | None:
         found = None
-        for given in (mask, own):
+        for given, what in ((mask, "mask"), (own, "row_task")):
             if given is None:
                 continue
+            given = tf.convert_to_tensor(given)
+            if not given.shape[:1].is_compatible_with(g.shape[:1]):
+                raise UserError(
+                    f'The {what} of task "{task}" has {given.shape[0]} rows and its gradient {g.shape[0]}; '
+                    "both are those of one batch."
+                )
             condition = tf.reshape(tf.cast(given, tf.bool), [-1, *[1] * (g.shape.rank - 2)])
             found = condition if found is None else tf.logical_and(found, condition)
         # A mask (B, 1) stands for all positions of a row.
@@ -356,25 +360,3 @@ class Alignment(keras.layers.Layer):
 
 def _dtype(tensors: list[tf.Tensor]) -> str:
     return "float64" if any(t.dtype == tf.float64 for t in tensors) else "float32"
-
-
-def _not_negative(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise UserError(f"The {name} of an alignment is a finite number, 0 or more; received {value!r}.")
-    return float(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
-
-
-def _are_names(value: Any) -> bool:
-    is_list = isinstance(value, (list, tuple)) and len(value) > 0
-    return is_list and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
-
-
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
-    if value not in known:
-        choices = ", ".join(f'"{k}"' for k in known)
-        raise UserError(f"{name} is one of {choices}; received {value!r}.{nearest(str(value), known)}")
-    return str(value)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from gradalign.diagnostics.second_order import norms_at_shared
@@ -33,7 +34,8 @@ def checked_on_first_batch(model: Any, train_function: Callable[[Any], Any]) -> 
         if not batches:
             raise StopIteration
         first = _of_first_replica(model, batches[0])
-        model.prepare(*first[:2])
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(first)
+        model.prepare(x, y)
         if model.alignment is not None:
             sentences = norms_at_shared(model, first).sentences()
             if sentences:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from gradalign.errors import UserError
@@ -158,7 +159,12 @@ def _few_rows(batch: Any) -> Any:
         composite = isinstance(values, (tf.RaggedTensor, tf.SparseTensor))
         return (values if composite else tf.convert_to_tensor(values))[:MOST_ROWS]
 
-    return tuple(None if part is None else tf.nest.map_structure(rows, part) for part in batch)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if y is None:
+        raise UserError(
+            "The batch has no labels; give (x, y) or (x, y, sample_weight), the labels a dict keyed by task."
+        )
+    return tuple(None if part is None else tf.nest.map_structure(rows, part) for part in (x, y, sample_weight))
 
 
 class _Pass:

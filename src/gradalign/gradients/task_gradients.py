@@ -200,6 +200,11 @@ def task_gradients(
         Maninis et al., "Attentive Single-Tasking of Multiple Tasks", CVPR 2019, section 4 (the gradients that the
         discriminator sees).
     """
+    if not callable(fn):
+        raise UserError(
+            "task_gradients takes the function of the shared tensors first and these tensors second; "
+            f"received {type(fn).__name__} as the function."
+        )
     flat = [_shared_tensor(s) for s in tf.nest.flatten(shared)]
     if not flat:
         raise UserError(f"task_gradients needs at least one shared tensor; received {shared!r}.")
@@ -248,6 +253,8 @@ def _task_losses(losses: Any) -> dict[str, tf.Tensor]:
     for task, loss in losses.items():
         if not isinstance(task, str):
             raise UserError(f"Tasks are named by strings; received {task!r}.")
+        if loss is None:
+            raise UserError(f'The loss of task "{task}" is None; return a float tensor for every task.')
         tensors[task] = tf.convert_to_tensor(loss)
         if not tensors[task].dtype.is_floating:
             raise UserError(f'The loss of task "{task}" is not a float tensor but {tensors[task].dtype.name}.')

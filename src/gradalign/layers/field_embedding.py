@@ -1,4 +1,4 @@
-"""One embedding table for many fields: one gather for all single-valued ones."""
+"""One embedding table for many fields, read once a batch."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class FieldEmbedding(keras.layers.Layer):
     """Embeds every field into `dim` numbers and concatenates them in the order of `fields`.
 
     All categorical and multi-valued fields share one weight `table` of shape (sum of sizes, dim): field f owns the
-    rows [offset_f, offset_f + size_f), so a batch costs one gather for all single-valued fields together. Numeric
-    fields own one row each of the weight `projection`, shape (numeric fields, dim).
+    rows [offset_f, offset_f + size_f), so a batch costs one read of the table for all fields together, and the
+    table's gradient holds each row once, its parts summed. Numeric fields own one row each of the weight `projection`,
+    shape (numeric fields, dim).
 
     - categorical: `table[offset + id]`;
     - numeric: `value * projection[f]`;
     - multi-valued: mean of `table[offset + id]` over the ids that are not the padding; zeros where there is none.
 
     An id outside [0, size) never reads another field's row: on a CPU it is an error (of the form
-    "indices[row, field] = -1"), on a GPU it reads zeros as Keras embeddings do, and under XLA, which can do neither, it
-    reads row 0 of the table.
+    "indices[7] = -1 is not in [0, 12)"), on a GPU it reads zeros as Keras embeddings do, and under XLA, which can do
+    neither, it reads row 0 of the table.
 
     Args:
         fields: field name -> `Categorical`, `Numeric` or `MultiValued`.
@@ -120,42 +121,46 @@ class FieldEmbedding(keras.layers.Layer):
     def call(self, inputs: Mapping[str, Any]) -> tf.Tensor:
         """Return the concatenated embeddings, shape (B, len(fields) * dim)."""
         self._check_names(inputs)
+        rows = self._look_up(inputs)
         blocks = []  # each (B, some fields, dim)
         if self._single:
-            blocks.append(self._embed_single(inputs))
+            blocks.append(rows.pop(0))
         if self._numeric:
             values = tf.stack([_flat(tf.cast(inputs[n], self.variable_dtype)) for n in self._numeric], axis=1)
             blocks.append(values[:, :, None] * _weight(self.projection).value[None])
-        blocks.extend(self._embed_multi(name, inputs[name])[:, None, :] for name in self._multi)
+        blocks.extend(
+            self._mean(name, inputs[name], of_field)[:, None, :]
+            for name, of_field in zip(self._multi, rows, strict=True)
+        )
         flat = tf.reshape(_reorder(blocks, self._places), (-1, len(self._fields) * self.dim))
         return tf.cast(flat, self.compute_dtype)
 
-    def _embed_single(self, inputs: Mapping[str, Any]) -> tf.Tensor:
-        ids = tf.stack([_flat(tf.cast(inputs[n], tf.int64)) for n in self._single], axis=1)
+    def _look_up(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
+        """Table rows of all single-valued fields, (B, fields, dim), then of each multi-valued one, (ids..., dim)."""
+        wanted = []
         fields = self.fields
-        sizes = np.array([fields[n].size for n in self._single], "int64")  # type: ignore[union-attr]
-        offsets = np.array([self._offsets[n] for n in self._single], "int64")
-        return tf.gather(_weight(self.table).value, _own_rows(ids, sizes, offsets))
+        if self._single:
+            ids = tf.stack([_flat(tf.cast(inputs[n], tf.int64)) for n in self._single], axis=1)
+            sizes = np.array([fields[n].size for n in self._single], "int64")  # type: ignore[union-attr]
+            wanted.append(_own_rows(ids, sizes, np.array([self._offsets[n] for n in self._single], "int64")))
+        for name in self._multi:
+            size = fields[name].size  # type: ignore[union-attr]
+            wanted.append(_own_rows(_ids(inputs[name]), size, self._offsets[name]))
+        return _gather_once(_weight(self.table).value, wanted) if wanted else []
 
-    def _embed_multi(self, name: str, ids: Any) -> tf.Tensor:
+    def _mean(self, name: str, ids: Any, rows: tf.Tensor) -> tf.Tensor:
+        """Mean of a multi-valued field's table rows over the ids that are not the padding, (B, dim)."""
         field = self.fields[name]
         assert isinstance(field, MultiValued)
+        real = tf.cast(_ids(ids) != field.padding_id, self.variable_dtype)
+        rows *= real[..., None]
         if isinstance(ids, tf.RaggedTensor):
-            flat = tf.cast(ids.flat_values, tf.int64)
             row_of, batch = ids.value_rowids(), ids.nrows()
-            rows, real = self._real_rows(flat, name, field)
             total = tf.math.unsorted_segment_sum(rows, row_of, batch)
             count = tf.math.unsorted_segment_sum(real, row_of, batch)
         else:
-            rows, real = self._real_rows(tf.cast(ids, tf.int64), name, field)
             total, count = tf.reduce_sum(rows, axis=1), tf.reduce_sum(real, axis=1)
         return total / tf.maximum(count, 1)[:, None]  # an empty row has total 0: its mean is 0
-
-    def _real_rows(self, ids: tf.Tensor, name: str, field: MultiValued) -> tuple[tf.Tensor, tf.Tensor]:
-        """Table rows of `ids`, zero where it is padding, and 1 or 0 for each id."""
-        real = tf.cast(ids != field.padding_id, self.variable_dtype)
-        rows = tf.gather(_weight(self.table).value, _own_rows(ids, field.size, self._offsets[name]))
-        return rows * real[..., None], real
 
     def _check_names(self, inputs: Any) -> None:
         if not isinstance(inputs, Mapping):
@@ -202,6 +207,26 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
     if x.shape.rank != 1:
         raise ValueError(f"A single-valued field must have shape (B,) or (B, 1), received {x.shape}.")
     return x
+
+
+def _ids(ids: Any) -> tf.Tensor:
+    return tf.cast(ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids, tf.int64)
+
+
+def _gather_once(table: Any, wanted: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Rows of `table` for each tensor of row numbers; a row that is wanted several times is read once.
+
+    So the table's gradient holds each row once, summed. Optimizers that square a gradient, as Adam does, would
+    otherwise square the parts of a row's gradient one by one, and no other library's numbers could be met.
+    """
+    flat = [tf.reshape(rows, [-1]) for rows in wanted]
+    unique, positions = tf.unique(tf.concat(flat, axis=0) if len(flat) > 1 else flat[0], out_idx=tf.int64)
+    found = tf.gather(tf.gather(table, unique), positions)
+    parts = tf.split(found, [tf.size(rows) for rows in flat]) if len(flat) > 1 else [found]
+    return [
+        tf.reshape(part, tf.concat([tf.shape(rows), table.shape[1:]], axis=0))
+        for part, rows in zip(parts, wanted, strict=True)
+    ]
 
 
 def _own_rows(ids: tf.Tensor, size: Any, offset: Any) -> tf.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradalign.errors import UserError
-from gradalign.tasks.labels import completed_weights
+from gradalign.tasks.labels import completed_weights, refuse_text_labels
 from gradalign.tasks.specs import specs_of
 
 __all__ = ["FitArguments", "read_data_arguments", "read_fit_arguments", "refuse_class_weight"]
@@ -39,12 +39,13 @@ def read_fit_arguments(fit: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     """Return the facts that `fit(*args, **kwargs)` tells before it runs.
 
     Raises:
-        UserError: for `class_weight`, which has no meaning for several tasks.
+        UserError: for `class_weight`, which has no meaning for several tasks, and for labels that are text.
     """
     bound = inspect.signature(fit).bind(*args, **kwargs)
     bound.apply_defaults()
     given = dict(bound.arguments)
     refuse_class_weight(given["class_weight"])
+    refuse_text_labels(given["y"])
     given["x"] = text_as_tensors(given["x"])
     given["sample_weight"] = completed_weights(given["y"], given["sample_weight"])
     validation = given["validation_data"]

@@ -11,7 +11,14 @@ import tensorflow as tf
 
 from gradalign.errors import UserError, nearest
 
-__all__ = ["LabelledRows", "completed_weights", "labelled_rows", "labels_by_task", "weights_by_task"]
+__all__ = [
+    "LabelledRows",
+    "completed_weights",
+    "labelled_rows",
+    "labels_by_task",
+    "refuse_text_labels",
+    "weights_by_task",
+]
 
 
 class LabelledRows:
@@ -67,7 +74,7 @@ def labels_by_task(y: Any, tasks: list[str]) -> dict[str, Any]:
     """Return `y` as `{task: labels}` in the order of `tasks`.
 
     Raises:
-        UserError: where `y` is not a dict, lacks a task or names an unknown one.
+        UserError: where `y` is not a dict, lacks a task, names an unknown one or holds text.
     """
     if not isinstance(y, Mapping):
         raise UserError(f"Labels are a dict keyed by task, {{{', '.join(tasks)}}}; received {type(y).__name__}.")
@@ -80,7 +87,16 @@ def labels_by_task(y: Any, tasks: list[str]) -> dict[str, Any]:
     for task in tasks:
         if task not in y:
             raise UserError(f'The labels lack task "{task}"; give NaN for the rows that have no label.')
+    refuse_text_labels(y)
     return {task: y[task] for task in tasks}
+
+
+def refuse_text_labels(y: Any) -> None:
+    """Raise where a task's labels are words or Python objects, which Keras refuses without naming them."""
+    for task, labels in y.items() if isinstance(y, Mapping) else ():
+        is_array = isinstance(labels, np.ndarray)
+        if labels.dtype.kind in "USO" if is_array else getattr(labels, "dtype", None) == tf.string:
+            raise UserError(f'The labels of task "{task}" are text or objects; give numbers, such as 0 and 1.')
 
 
 def weights_by_task(sample_weight: Any, tasks: list[str]) -> dict[str, Any]:

@@ -24,7 +24,8 @@ def row_losses(task: str, identifier: Any, rows: LabelledRows, y_pred: tf.Tensor
         y_pred: predictions, (B,), (B, 1) or (B, ...).
 
     Raises:
-        UserError: for a loss with `reduction="sum"`, one that returns a scalar, and masked predictions of sequences.
+        UserError: for a loss with `reduction="sum"`, one that returns a scalar, labels whose shape does not go with the
+            predictions', and masked predictions of sequences.
     """
     y_true = rows.y_true
     if y_pred.shape.rank == 1:
@@ -35,7 +36,13 @@ def row_losses(task: str, identifier: Any, rows: LabelledRows, y_pred: tf.Tensor
     loss = loss_from(identifier, y_true, y_pred)
     check_reduction(task, loss)
     dtype = tf.as_dtype(loss.dtype)
-    values = loss.call(tf.cast(y_true, dtype), tf.cast(y_pred, dtype))
+    try:
+        values = loss.call(tf.cast(y_true, dtype), tf.cast(y_pred, dtype))
+    except ValueError as error:
+        raise UserError(
+            f'The loss of task "{task}" does not take labels of shape {rows.y_true.shape} with predictions of shape '
+            f"{y_pred.shape}: {' '.join(str(error).split())}"
+        ) from error
     if values.shape.rank == 0:
         raise UserError(
             f'The loss of task "{task}" returns one number for the whole batch; '

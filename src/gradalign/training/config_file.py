@@ -62,7 +62,7 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(raw, override)
     _make_absolute(raw, Path.cwd())
-    return validate(raw, shown)
+    return validate(raw, f"{shown} with its --set" if overrides else shown)
 
 
 def dump_config(config: Config) -> str:

@@ -46,9 +46,10 @@ def predict(
     preprocessing = run.preprocessing()
     table = read_table(data, preprocessing.types)
     names = score_columns(table.column_names, run.config.tasks)
-    preprocessing.raw(
-        table.slice(0, 1), str(data)
-    )  # a column that is missing is said before anything is loaded or written
+    # What is wrong with the columns is said before anything is loaded or written.
+    preprocessing.raw(table.slice(0, 1), str(data))
+    if out.suffix.lower() == ".csv":
+        _check_csv_can_hold(table, out)
     base = run.model().base
 
     def scored() -> Iterator[pa.Table]:
@@ -90,6 +91,15 @@ def _check_out(out: Path, data: Path, overwrite: bool) -> None:
         raise UserError(f'"{out}" is the file to score; choose another --out.')
     if out.exists() and not overwrite:
         raise UserError(f'"{out}" exists; choose another --out, or replace it with --overwrite.')
+
+
+def _check_csv_can_hold(table: pa.Table, out: Path) -> None:
+    for field in table.schema:
+        if pa.types.is_nested(field.type):
+            raise UserError(
+                f'The column "{field.name}" holds lists or records ({field.type}), which a CSV cannot; '
+                f'give --out a name that ends in .parquet instead of "{out}".'
+            )
 
 
 def _write(out: Path, tables: Iterator[pa.Table]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,7 +72,11 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """What metrics.json holds."""
-        metrics: dict[str, Any] = json.loads((self.path / METRICS).read_text("utf-8"))
+        path = self.path / METRICS
+        try:
+            metrics: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except ValueError:
+            raise UserError(f'"{path}" is damaged: it is not JSON; train the run again.') from None
         return metrics
 
     def model(self) -> MultiTaskModel:
@@ -86,13 +91,30 @@ class Run:
 
 
 def load_model(path: Path) -> MultiTaskModel:
-    """Load a saved MultiTaskModel with its optimizers and its place in the schedule."""
+    """Load a saved MultiTaskModel with its optimizers and its place in the schedule.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     import keras
 
     import gradalign.multi_task_model  # noqa: F401  (registers the classes that the file names)
 
+    damage = _damage_of_zip(path)
+    if damage is not None:
+        raise UserError(f'The model "{path}" is damaged ({damage}); restore it from a copy, or train the run again.')
     model: MultiTaskModel = keras.models.load_model(path)
     return model
+
+
+def _damage_of_zip(path: Path) -> str | None:
+    """What is wrong with a .keras file, a zip archive whose members carry checksums; `None` where nothing is."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    except (OSError, zipfile.BadZipFile) as error:
+        return " ".join(str(error).split()).rstrip(".").lower()
+    return None if broken is None else f"{broken} fails its checksum"
 
 
 def partial_of(out: Path) -> Path:

@@ -327,3 +327,10 @@ def test_one_is_enough_of_several_shared_tensors():
     ]
     with pytest.raises(UserError, match='task "b" does not depend on shared tensor 1 of 2'):
         tape.gradients(losses, pair, one_is_enough=True)
+
+
+def test_arguments_that_are_swapped_or_missing():
+    with pytest.raises(UserError, match="the function of the shared tensors first"):
+        task_gradients(tf.ones([4, 3]), lambda s: {"a": s})
+    with pytest.raises(UserError, match='The loss of task "a" is None'):
+        task_gradients(lambda s: {"a": None}, tf.ones([4, 3]))
