@@ -292,13 +292,13 @@ class Alignment(keras.layers.Layer):
         for given, what in ((mask, "mask"), (own, "row_task")):
             if given is None:
                 continue
-            given = tf.convert_to_tensor(given)
-            if not given.shape[:1].is_compatible_with(g.shape[:1]):
+            is_kept = tf.cast(given, tf.bool)
+            if not is_kept.shape[:1].is_compatible_with(g.shape[:1]):
                 raise UserError(
-                    f'The {what} of task "{task}" has {given.shape[0]} rows and its gradient {g.shape[0]}; '
+                    f'The {what} of task "{task}" has {is_kept.shape[0]} rows and its gradient {g.shape[0]}; '
                     "both are those of one batch."
                 )
-            condition = tf.reshape(tf.cast(given, tf.bool), [-1, *[1] * (g.shape.rank - 2)])
+            condition = tf.reshape(is_kept, [-1, *[1] * (g.shape.rank - 2)])
             found = condition if found is None else tf.logical_and(found, condition)
         # A mask (B, 1) stands for all positions of a row.
         return None if found is None else tf.broadcast_to(found, tf.shape(g)[:-1])
