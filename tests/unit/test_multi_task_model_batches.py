@@ -92,16 +92,15 @@ def sources():
     }
 
 
-def fit_with_and_without_check(monkeypatch, source, *, base, epochs=1, strategy=None, **mode):
+def fit_with_and_without_check(monkeypatch, source, *, base, epochs=1, **mode):
     states = []
     for checks in (True, False):
         if not checks:
             monkeypatch.setattr("gradalign.multi_task_model.checked_on_first_batch", lambda model, function: function)
         keras.utils.clear_session(free_memory=False)
         keras.utils.set_random_seed(1)
-        with (strategy or tf.distribute.get_strategy()).scope():
-            model = aligned(base())
-            model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy", metrics={"buy": ["AUC"]}, **mode)
+        model = aligned(base())
+        model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy", metrics={"buy": ["AUC"]}, **mode)
         history = model.fit(epochs=epochs, verbose=0, **source()).history
         states.append({**all_state(model), **{f"history {k}": v for k, v in history.items()}})
     assert_same(*states, rtol=1e-6, atol=1e-7)
@@ -120,11 +119,6 @@ def test_the_check_leaves_no_trace(monkeypatch, kind):
 def test_the_check_leaves_no_trace_in_a_graph(monkeypatch, kind):
     base = lambda: Subclassed(dropout=0.4)  # noqa: E731
     fit_with_and_without_check(monkeypatch, sources()[kind], base=base, steps_per_execution=2)
-
-
-def test_the_check_leaves_no_trace_on_two_replicas(monkeypatch, mirrored_strategy):
-    source = sources()["weighted PyDataset"]
-    fit_with_and_without_check(monkeypatch, source, base=functional, strategy=mirrored_strategy)
 
 
 @pytest.mark.parametrize("eagerly", [True, False])
