@@ -139,8 +139,11 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         """Return this replica's part of `sum_t c_t L_t`, a scalar."""
         assert self._logs is not None
         weights = self._logs.loss_weights
+        # Each loss computes in a float type of its own, such as float64 for one of many tasks.
+        widest = keras.backend.result_type(*(loss.dtype.name for loss in forward.losses.values()))
+        losses = {task: tf.cast(loss, widest) for task, loss in forward.losses.items()}
         return tf.convert_to_tensor(
-            sum(loss if weights[task] == 1.0 else weights[task] * loss for task, loss in forward.losses.items())
+            sum(loss if weights[task] == 1.0 else weights[task] * loss for task, loss in losses.items())
         )
 
     def _total_loss(self, forward: Forward) -> tf.Tensor:
