@@ -268,11 +268,13 @@ class Alignment(keras.layers.Layer):
             gradients.append(normalize(g, self.normalize, per="position"))
         return TaskRows(tf.stack(gradients), tf.stack(kept), valid)
 
-    def kept_rows(self, grads: Mapping[str, Any], masks: Any = None, row_task: Any = None) -> dict[str, tf.Tensor]:
+    def kept_rows(self, rows: TaskRows) -> dict[str, tf.Tensor]:
         """Return `{task: booleans (B, ...)}`: the rows of each aligned task that the alignment sees."""
-        flat = {task: tf.nest.flatten(of_task) for task, of_task in grads.items()}
-        kept = tf.unstack(self.rows(flat, masks, row_task).kept)
-        return dict(zip(self.aligned_tasks, kept, strict=True))
+        return dict(zip(self.aligned_tasks, tf.unstack(rows.kept), strict=True))
+
+    def rows_of(self, grads: Mapping[str, Any], masks: Any = None, row_task: Any = None) -> TaskRows:
+        """Return the rows of task gradients in any structure, as `task_gradients` gives them."""
+        return self.rows(gradients_by_task(grads), masks, row_task)
 
     def _masks(self, masks: Mapping[str, Any] | None) -> Mapping[str, Any]:
         assert self.all_tasks is not None

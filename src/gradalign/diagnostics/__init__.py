@@ -1,6 +1,8 @@
 """Diagnostics: does the alignment reach the shared tensor, and what is worth keeping while it trains."""
 
 from gradalign.diagnostics.callbacks import BestCheckpoint
-from gradalign.diagnostics.second_order import SecondOrderReport, TaskNorms, check_second_order, norms_at_shared
+from gradalign.diagnostics.discriminator_checks import LabelLeak
+from gradalign.diagnostics.report import SecondOrderReport, TaskNorms
+from gradalign.diagnostics.second_order import check_second_order, norms_at_shared
 
-__all__ = ["BestCheckpoint", "SecondOrderReport", "TaskNorms", "check_second_order", "norms_at_shared"]
+__all__ = ["BestCheckpoint", "LabelLeak", "SecondOrderReport", "TaskNorms", "check_second_order", "norms_at_shared"]

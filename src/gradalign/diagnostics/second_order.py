@@ -9,137 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from gradalign.diagnostics.discriminator_checks import label_leak, mixes_rows
+from gradalign.diagnostics.report import SecondOrderReport, TaskNorms
 from gradalign.errors import UserError
 from gradalign.gradients.sparse import sum_repeated_rows
 from gradalign.gradients.task_gradients import TaskGradients
 
-__all__ = ["SecondOrderReport", "TaskNorms", "check_second_order", "norms_at_shared"]
+__all__ = ["check_second_order", "norms_at_shared"]
 
-# Far under what smooth towers give (5e-3 of the first order) and far over rounding (3e-12 where the path is dead).
-DEAD_BELOW = 1e-6
 # The check looks at this many rows of a batch at most.
 MOST_ROWS = 1024
 # Finite differences may deviate by this part of the norm of dA/ds.
 TOLERANCE = 0.02
-
-
-@dataclass(frozen=True)
-class TaskNorms:
-    """One task's Euclidean gradient norms at the shared tensor.
-
-    Attributes:
-        rows: gradient rows that the alignment sees: labelled and not zero.
-        first: norm of `dL_t/ds`.
-        second: norm of the part of `dA/ds` that goes through this task's gradient.
-    """
-
-    task: str
-    rows: int
-    first: float
-    second: float
-
-    @property
-    def is_dead(self) -> bool:
-        """The task has gradients, yet the alignment sends nothing through them."""
-        return self.rows > 0 and self.second <= DEAD_BELOW * self.first
-
-
-@dataclass
-class SecondOrderReport:
-    """What `check_second_order` found; `str()` of it is the text.
-
-    Attributes:
-        tasks: `{task: TaskNorms}` of the aligned tasks.
-        variables: `{variable path: (first, second)}`, norms of `d sum c_t L_t` and of `dA`.
-        first, second: norms at the shared tensor, all tasks together.
-        agrees: whether central differences of `A` along the shared tensor agree with its gradient; `None` where they
-            were not taken.
-        difference: largest deviation found, relative to the norm of `dA/ds`.
-        normalize: the alignment's normalisation.
-    """
-
-    tasks: dict[str, TaskNorms]
-    first: float
-    second: float
-    normalize: str
-    variables: dict[str, tuple[float, float]] = field(default_factory=dict)
-    agrees: bool | None = None
-    difference: float | None = None
-
-    @property
-    def second_to_first(self) -> float:
-        """Norm of `dA/ds` at strength 1 over the norm of `d sum c_t L_t / ds`; 0 where the latter is 0."""
-        return self.second / self.first if self.first else 0.0
-
-    @property
-    def ok(self) -> bool:
-        """No dead path, and finite differences do not disagree."""
-        return not self.sentences()
-
-    def sentences(self) -> list[str]:
-        """Return what is wrong and how to mend it, one sentence each; empty where all is well."""
-        if len(self.tasks) == 1:
-            return [
-                f'The alignment has one task, "{next(iter(self.tasks))}", so it has nothing to align and no effect; '
-                "give it a second task, or train without an alignment."
-            ]
-        found = []
-        dead = [norms.task for norms in self.tasks.values() if norms.is_dead]
-        if dead:
-            names = ", ".join(f'"{task}"' for task in dead)
-            tasks = "tasks" if len(dead) > 1 else "task"
-            what = f"There is a dead path: the alignment cannot reach the shared representation through {tasks} {names}"
-            if self.normalize == "l2":
-                found.append(
-                    f'{what}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) the direction '
-                    "of the gradient does not change with the shared tensor; use smooth activations such as gelu in "
-                    'the tower, or normalize="batch".'
-                )
-            else:
-                found.append(
-                    f"{what}, because its gradient does not change with the shared tensor: the loss has no curvature "
-                    "(such as hinge or mean absolute error) and the tower is piecewise linear; use smooth activations "
-                    "such as gelu, or a loss with curvature."
-                )
-        silent = [norms.task for norms in self.tasks.values() if norms.rows == 0]
-        if len(silent) == len(self.tasks):
-            found.append("No task has a labelled row with a gradient in this batch, so there is nothing to align.")
-        if self.agrees is False:
-            found.append(
-                "The second-order gradient is wrong: finite differences of the alignment loss deviate by "
-                f"{self.difference:.0%} of its norm at the shared tensor; look for a layer between the shared tensor "
-                "and a loss that stops gradients inside, such as a stock LayerNormalization or, while it trains, a "
-                "BatchNormalization of vectors."
-            )
-        return found
-
-    def __str__(self) -> str:
-        lines = [
-            "Second-order check (reversal at strength 1)",
-            "",
-            f"  {'task':<24}{'rows':>8}{'|dL/ds|':>12}{'|dA/ds|':>12}",
-        ]
-        for norms in self.tasks.values():
-            lines.append(f"  {norms.task:<24}{norms.rows:>8}{norms.first:>12.3e}{norms.second:>12.3e}")
-        lines.append(
-            f"  {'all tasks':<24}{'':>8}{self.first:>12.3e}{self.second:>12.3e}   ratio {self.second_to_first:.3g}"
-        )
-        if self.variables:
-            lines += ["", f"  {'variable':<56}{'|d sum cL|':>12}{'|dA|':>12}"]
-            lines += [
-                f"  {path[:54]:<56}{first:>12.3e}{second:>12.3e}" for path, (first, second) in self.variables.items()
-            ]
-        if self.agrees is not None:
-            verdict = "agree" if self.agrees else "DISAGREE"
-            lines += ["", f"  Finite differences {verdict}: largest deviation {self.difference:.2g} of |dA/ds|."]
-        lines += ["", *(self.sentences() or ["All is well: the alignment reaches the shared tensor."])]
-        return "\n".join(lines)
 
 
 @contextmanager
@@ -180,7 +66,8 @@ class _Pass:
             gradients = model.task_gradients_of(self.forward)
             # Of equal value to what reach="shared" sees, and the same at the shared tensor.
             self.gradients = TaskGradients(gradients, lambda: dict(gradients))
-            self.rows = model.alignment.kept_rows(self.gradients, self.forward.masks, self.forward.row_task)
+            self.task_rows = model.alignment.rows_of(gradients, self.forward.masks, self.forward.row_task)
+            self.rows = model.alignment.kept_rows(self.task_rows)
             self.alignment_loss = model.alignment(self.gradients, self.forward.masks, self.forward.row_task)
         self.tape = tape
 
@@ -225,11 +112,15 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
         tasks[task] = TaskNorms(
             task, int(tf.reduce_sum(tf.cast(rows, tf.int32))), _norm(run.at_shared(run.forward.losses[task])), second
         )
+    with _unchanged(model):
+        leaks = len(tasks) > 1 and mixes_rows(model.alignment, run.task_rows)
     return SecondOrderReport(
         tasks=tasks,
         first=_norm(run.at_shared(run.losses)),
         second=_norm(run.at_shared(run.alignment_loss)),
         normalize=model.alignment.normalize,
+        mixes_rows=leaks,
+        leak=label_leak(run.forward.rows, run.forward.predictions, list(tasks)),
     )
 
 
@@ -273,12 +164,12 @@ def check_second_order(model: Any, batch: Any) -> SecondOrderReport:
     report.variables = {v.path: (_norm([f]), _norm([s])) for v, f, s in zip(variables, first, second, strict=True)}
     if not all(norms.is_dead for norms in report.tasks.values()):
         # Along a dead path there is no gradient to compare with, only the jumps of piecewise constant directions.
-        report.difference, report.agrees = _finite_differences(model, batch, run)
+        report.difference, report.agrees, report.reverses = _finite_differences(model, batch, run)
     return report
 
 
-def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float, bool]:
-    """Return the largest relative deviation of central differences from `dA/ds`, and whether they agree.
+def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float, bool, bool]:
+    """Return the largest relative deviation of central differences from `dA/ds`, if they agree, and if they reverse.
 
     Along the gradient itself, where the signal is strongest, and along two random directions.
     """
@@ -296,7 +187,7 @@ def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float, bool
     directions = [[tf.random.stateless_normal(g.shape, [7, n], dtype=g.dtype) for g in gradient] for n in (1, 2)]
     if length > 0:
         directions.insert(0, gradient)
-    largest, agrees = 0.0, True
+    largest, agrees, reverses = 0.0, True, True
     for direction in directions:
         scale = _norm(direction)
         unit = [d / tf.cast(scale, d.dtype) for d in direction]
@@ -310,13 +201,16 @@ def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float, bool
                 float(_Pass(model, batch, [tf.cast(sign * step, u.dtype) * u for u in unit]).alignment_loss)
                 for sign in (1.0, -1.0)
             )
-            deviation = abs((forth - back) / (2 * step) - along) - _rounding(eps, loss, step)
-            least = min(least, max(deviation, 0.0))
+            slope, rounding = (forth - back) / (2 * step), _rounding(eps, loss, step)
+            least = min(least, max(abs(slope - along) - rounding, 0.0))
+            # Of the right size and the wrong sign: the gradient that came back was not reversed.
+            if direction is gradient and abs(slope + along) - rounding <= TOLERANCE * length:
+                reverses = False
             if least <= TOLERANCE * length:
                 break
         agrees = agrees and least <= TOLERANCE * length
         largest = max(largest, least / length if length > 0 else 0.0)
-    return largest, agrees
+    return largest, agrees, reverses
 
 
 def _rounding(eps: float, loss: float, step: float) -> float:

@@ -147,7 +147,7 @@ def test_kept_rows_are_told_by_task():
     grads["c"] = tf.constant([[0.0], [128.0], [256.0]])
     alignment = plain(tasks=["b", "c"])
     alignment(grads)
-    kept = alignment.kept_rows(grads, {"b": [True, False, False]})
+    kept = alignment.kept_rows(alignment.rows_of(grads, {"b": [True, False, False]}))
     assert {task: k.numpy().tolist() for task, k in kept.items()} == {
         "b": [True, False, False],
         "c": [False, True, True],

@@ -293,3 +293,39 @@ def test_fit_is_quiet_where_all_is_well():
     for activation, normalize in (("gelu", "l2"), ("relu", "batch")):
         model = make(activation, normalize=normalize)
         assert warnings_of(lambda model=model: model.fit(x, y, verbose=0)) == []
+
+
+# --- the discriminator's side -----------------------------------------------------------------------------------------
+
+
+def test_a_reversal_that_does_not_reverse(monkeypatch):
+    monkeypatch.setattr("gradalign.alignment.adversarial.reverse_gradient", lambda x, strength: tf.identity(x))
+    report = ga.check_second_order(make(), batch())
+    assert report.reverses is False and not report.ok
+    assert "The reversal does not reverse" in str(report) and "stops gradients" not in str(report)
+
+
+def discriminator(*layers):
+    return keras.Sequential([keras.Input((5,)), *layers, keras.layers.Dense(2)])
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3], ids=["all labelled", "some unlabelled"])
+def test_a_discriminator_that_mixes_rows(missing):
+    given = batch(missing=missing)
+    mixing = discriminator(keras.layers.Dense(4), keras.layers.BatchNormalization())
+    report = ga.check_second_order(make(discriminator=mixing), given)
+    assert report.mixes_rows and "The discriminator mixes rows" in str(report)
+    alone = discriminator(keras.layers.Dense(4, "tanh"), keras.layers.Dropout(0.5), keras.layers.LayerNormalization())
+    assert not norms_at_shared(make(discriminator=alone), given).mixes_rows
+    assert not norms_at_shared(make(), given).mixes_rows
+
+
+def test_what_the_labels_give_away():
+    x, _ = batch(8)
+    labels = {"click": [1, 1, 1, 1, 1, 1, 0, 0], "buy": [1, 0, 0, 0, np.nan, np.nan, np.nan, np.nan]}
+    report = ga.check_second_order(make(), (x, {t: tf.constant(y, tf.float32)[:, None] for t, y in labels.items()}))
+    # Three quarters of the clicks are positive and a quarter of the purchases: a positive row is named "click".
+    assert report.leak.positives == {"click": 0.75, "buy": 0.25}
+    assert report.leak.accuracy == pytest.approx((0.75 + 0.75) / 2) and report.leak.chance == 0.5
+    assert "Label leak" in str(report) and "right in 0.750 of the rows" in str(report)
+    assert report.ok

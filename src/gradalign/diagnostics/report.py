@@ -1,0 +1,144 @@
+"""What `check_second_order` found: norms, verdicts, and sentences that say what is dead and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradalign.diagnostics.discriminator_checks import LabelLeak
+
+__all__ = ["SecondOrderReport", "TaskNorms"]
+
+# Far under what smooth towers give (5e-3 of the first order) and far over rounding (3e-12 where the path is dead).
+DEAD_BELOW = 1e-6
+
+
+@dataclass(frozen=True)
+class TaskNorms:
+    """One task's Euclidean gradient norms at the shared tensor.
+
+    Attributes:
+        rows: gradient rows that the alignment sees: labelled and not zero.
+        first: norm of `dL_t/ds`.
+        second: norm of the part of `dA/ds` that goes through this task's gradient.
+    """
+
+    task: str
+    rows: int
+    first: float
+    second: float
+
+    @property
+    def is_dead(self) -> bool:
+        """The task has gradients, yet the alignment sends nothing through them."""
+        return self.rows > 0 and self.second <= DEAD_BELOW * self.first
+
+
+@dataclass
+class SecondOrderReport:
+    """What `check_second_order` found; `str()` of it is the text.
+
+    Attributes:
+        tasks: `{task: TaskNorms}` of the aligned tasks.
+        variables: `{variable path: (first, second)}`, norms of `d sum c_t L_t` and of `dA`.
+        first, second: norms at the shared tensor, all tasks together.
+        agrees: whether central differences of `A` along the shared tensor agree with its gradient; `None` where they
+            were not taken.
+        difference: largest deviation found, relative to the norm of `dA/ds`.
+        normalize: the alignment's normalisation.
+        reverses: whether the differences have the sign that a reversal gives; `None` where they were not taken.
+        mixes_rows: whether the alignment loss changes with rows that are left out.
+        leak: what the labels alone give away; `None` for tasks that are not binary.
+    """
+
+    tasks: dict[str, TaskNorms]
+    first: float
+    second: float
+    normalize: str
+    variables: dict[str, tuple[float, float]] = field(default_factory=dict)
+    agrees: bool | None = None
+    difference: float | None = None
+    reverses: bool | None = None
+    mixes_rows: bool = False
+    leak: LabelLeak | None = None
+
+    @property
+    def second_to_first(self) -> float:
+        """Norm of `dA/ds` at strength 1 over the norm of `d sum c_t L_t / ds`; 0 where the latter is 0."""
+        return self.second / self.first if self.first else 0.0
+
+    @property
+    def ok(self) -> bool:
+        """No dead path, and finite differences do not disagree."""
+        return not self.sentences()
+
+    def sentences(self) -> list[str]:
+        """Return what is wrong and how to mend it, one sentence each; empty where all is well."""
+        if len(self.tasks) == 1:
+            return [
+                f'The alignment has one task, "{next(iter(self.tasks))}", so it has nothing to align and no effect; '
+                "give it a second task, or train without an alignment."
+            ]
+        found = []
+        dead = [norms.task for norms in self.tasks.values() if norms.is_dead]
+        if dead:
+            names = ", ".join(f'"{task}"' for task in dead)
+            tasks = "tasks" if len(dead) > 1 else "task"
+            what = f"There is a dead path: the alignment cannot reach the shared representation through {tasks} {names}"
+            if self.normalize == "l2":
+                found.append(
+                    f'{what}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) the direction '
+                    "of the gradient does not change with the shared tensor; use smooth activations such as gelu in "
+                    'the tower, or normalize="batch".'
+                )
+            else:
+                found.append(
+                    f"{what}, because its gradient does not change with the shared tensor: the loss has no curvature "
+                    "(such as hinge or mean absolute error) and the tower is piecewise linear; use smooth activations "
+                    "such as gelu, or a loss with curvature."
+                )
+        silent = [norms.task for norms in self.tasks.values() if norms.rows == 0]
+        if len(silent) == len(self.tasks):
+            found.append("No task has a labelled row with a gradient in this batch, so there is nothing to align.")
+        if self.mixes_rows:
+            found.append(
+                "The discriminator mixes rows: its loss changes with rows that are left out because they have no label "
+                "or no gradient, whose zeros give the task away; use one that judges each row by itself, without batch "
+                "normalisation."
+            )
+        if self.reverses is False:
+            found.append(
+                "The reversal does not reverse: the shared tensor descends the discriminator's loss, which makes the "
+                "tasks easier to tell apart; pass the gradients through gradalign.reverse_gradient, by position."
+            )
+        elif self.agrees is False:
+            found.append(
+                "The second-order gradient is wrong: finite differences of the alignment loss deviate by "
+                f"{self.difference:.0%} of its norm at the shared tensor; look for a layer between the shared tensor "
+                "and a loss that stops gradients inside, such as a stock LayerNormalization or, while it trains, a "
+                "BatchNormalization of vectors."
+            )
+        return found
+
+    def __str__(self) -> str:
+        lines = [
+            "Second-order check (reversal at strength 1)",
+            "",
+            f"  {'task':<24}{'rows':>8}{'|dL/ds|':>12}{'|dA/ds|':>12}",
+        ]
+        for norms in self.tasks.values():
+            lines.append(f"  {norms.task:<24}{norms.rows:>8}{norms.first:>12.3e}{norms.second:>12.3e}")
+        lines.append(
+            f"  {'all tasks':<24}{'':>8}{self.first:>12.3e}{self.second:>12.3e}   ratio {self.second_to_first:.3g}"
+        )
+        if self.variables:
+            lines += ["", f"  {'variable':<56}{'|d sum cL|':>12}{'|dA|':>12}"]
+            lines += [
+                f"  {path[:54]:<56}{first:>12.3e}{second:>12.3e}" for path, (first, second) in self.variables.items()
+            ]
+        if self.agrees is not None:
+            verdict = "agree" if self.agrees else "DISAGREE"
+            lines += ["", f"  Finite differences {verdict}: largest deviation {self.difference:.2g} of |dA/ds|."]
+        if self.leak is not None:
+            lines += ["", str(self.leak)]
+        lines += ["", *(self.sentences() or ["All is well: the alignment reaches the shared tensor."])]
+        return "\n".join(lines)
