@@ -17,7 +17,13 @@ from types import ModuleType
 __all__ = ["register_with_keras"]
 
 # The rooms with classes that a saved model can hold.
-_ROOMS = ("gradalign.layers", "gradalign.data", "gradalign.multi_task_model", "gradalign.alignment")
+_ROOMS = (
+    "gradalign.layers",
+    "gradalign.losses",
+    "gradalign.data",
+    "gradalign.multi_task_model",
+    "gradalign.alignment",
+)
 # Loaded by `import gradalign` itself; any other module of ours registers what it needs by being imported.
 _OWN = {"gradalign._environment", "gradalign._registration", "gradalign._version", "gradalign.errors"}
 
