@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a 
     from gradalign.gradients import GradientReversal as GradientReversal
     from gradalign.gradients import reverse_gradient as reverse_gradient
     from gradalign.gradients import task_gradients as task_gradients
+    from gradalign.layers import make_twice_differentiable as make_twice_differentiable
     from gradalign.multi_task_model import MultiTaskModel as MultiTaskModel
 
 # The public surface: each name, and the module, or the module and the name in it, that it stands for.
@@ -59,6 +60,7 @@ _PUBLIC = {
     "diagnostics": "gradalign.diagnostics",
     "gradients": "gradalign.gradients",
     "layers": "gradalign.layers",
+    "make_twice_differentiable": "gradalign.layers:make_twice_differentiable",
     "reverse_gradient": "gradalign.gradients:reverse_gradient",
     "task_gradients": "gradalign.gradients:task_gradients",
     "training": "gradalign.training",

@@ -2,18 +2,23 @@
 
 Everything else in GradAlign uses public Keras and TensorFlow names only, so a new Keras version is met here.
 
-Each was tried on Keras 3.15; beside it, why the public API does not do.
+Each was tried on Keras 3.10 and 3.15; beside it, why the public API does not do.
 
 - `Layer._flatten_layers`: `Model.layers` misses layers kept in attributes of plain layers.
 - `Layer._seed_generators`: Keras saves a model without the state of its random numbers.
 - `backend.get_keras_mask`, `set_keras_mask`: a copied tensor has to keep its mask.
 - `Functional`, its `_inputs_struct`, `_outputs_struct`: names and order of inputs and outputs; `Model.input` fails once
   a model is used twice.
+- `Functional._run_through_graph`: a functional model again, with other layers, from the same inputs; `clone_model`
+  makes inputs anew and loses that they are sparse, ragged or optional.
+- `Layer._tracker`: a layer that is built refuses another in an attribute's place.
+- `Layer._trainable_variables`, `_non_trainable_variables`: what `build` made, whatever is frozen now.
 - `compile_utils.get_loss`, `get_metric`: how `compile` reads `"accuracy"`, `"ce"`, functions and objects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,6 +27,7 @@ from keras.src.models.functional import Functional
 from keras.src.trainers import compile_utils
 
 __all__ = [
+    "build_sharing",
     "children",
     "copy_mask",
     "functional_inputs",
@@ -29,6 +35,8 @@ __all__ = [
     "has_mask",
     "loss_from",
     "metric_from",
+    "rebuild",
+    "replace_child",
     "seed_states",
 ]
 
@@ -79,3 +87,75 @@ def seed_states(layer: Any) -> list[Any]:
     """Return the state variables of all random number generators inside `layer`, in order, each once."""
     states = [generator.state for inner in layer._flatten_layers() for generator in inner._seed_generators]
     return list({id(state): state for state in states}.values())
+
+
+def rebuild(model: Any, replaced: Callable[[Any], Any]) -> Any:
+    """Return a new model like `model`, from the same inputs, of what `replaced` gives for each of its layers.
+
+    `None` for anything but a model of Keras' own functional or sequential class.
+    """
+    if type(model) is keras.Sequential:
+        inputs = [] if model._functional is None else model._functional.inputs
+        new = keras.Sequential([*inputs, *(replaced(layer) for layer in model.layers)], name=model.name)
+    elif type(model) is Functional:
+        new = keras.Model(
+            model._inputs_struct,
+            model._run_through_graph(model._inputs_struct, operation_fn=replaced),
+            name=model.name,
+        )
+    else:
+        return None
+    if not model.trainable:
+        new.trainable = False
+    return new
+
+
+def replace_child(parent: Any, name: str | None, new: Any, *, old: Any = None) -> None:
+    """Put `new` in the place of `old` in the books of `parent`, and in its attribute `name`, built or not.
+
+    Args:
+        parent: the layer.
+        name: attribute to set; `None` for none.
+        new: a layer, or a container of layers that all stand in the books.
+        old: the layer to strike out, where it has a place in the books.
+    """
+    tracker = parent._tracker
+    if old is not None and tracker.is_in_store("layers", old):
+        if tracker.is_in_store("layers", new):
+            tracker.untrack(old)
+        else:
+            tracker.replace_tracked_value("layers", old, new)
+    if name is None:
+        return
+    locked = tracker.locked
+    tracker.unlock()
+    try:
+        setattr(parent, name, new)
+    finally:
+        tracker.locked = locked
+
+
+def build_sharing(source: Any, target: Any) -> None:
+    """Build `target` on the variables and random numbers of `source`, a built layer of the same config."""
+    pairs = [(source, target), *([(source.cell, target.cell)] if hasattr(source, "cell") else [])]
+    flags = [(variable, variable.trainable) for variable in source.weights]
+    for old, new in pairs:
+        variables = {variable.name: variable for variable in [*old._trainable_variables, *old._non_trainable_variables]}
+        for variable in old._trainable_variables:
+            variable.trainable = True  # A frozen one would be booked as never trainable.
+
+        def add_weight(*_: Any, name: str, _variables: Any = variables, **__: Any) -> Any:
+            return _variables[name]
+
+        # Past Keras' attribute tracking; `build` assigns each to its attribute, which puts it in the books.
+        object.__setattr__(new, "add_weight", add_weight)
+        for generator in old._seed_generators:
+            (name,) = (key for key, value in vars(old).items() if value is generator)
+            new._tracker.replace_tracked_value("seed_generators", getattr(new, name), generator)
+            setattr(new, name, generator)
+    target.build_from_config(source.get_build_config())
+    for old, new in pairs:
+        object.__delattr__(new, "add_weight")
+        new.trainable = old.trainable
+    for variable, trainable in flags:
+        variable.trainable = trainable
