@@ -146,7 +146,7 @@ def test_outputs_that_are_not_keyed_by_words_are_refused_by_name():
     with pytest.raises(ga.UserError, match=r'Model "numbered" returns a dict with the keys \[0, 1\]'):
         model.fit(np.ones((4, WIDTH), "float32"), {"a": np.ones(4), "b": np.ones(4)}, verbose=0)
     pair = keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)
-    with pytest.raises(ga.UserError, match="returns a list"):
+    with pytest.raises(ga.UserError, match="returns a tuple"):
         ga.MultiTaskModel(keras.Model(x, pair))
 
 
