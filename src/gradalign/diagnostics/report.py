@@ -20,17 +20,26 @@ class TaskNorms:
         rows: gradient rows that the alignment sees: labelled and not zero.
         first: norm of `dL_t/ds`.
         second: norm of the part of `dA/ds` that goes through this task's gradient.
+        labelled: rows that have the task's label.
+        bends: whether the task's gradient itself, before the normalisation, changes with the shared tensor.
     """
 
     task: str
     rows: int
     first: float
     second: float
+    labelled: int
+    bends: bool = True
 
     @property
     def is_dead(self) -> bool:
         """The task has gradients, yet the alignment sends nothing through them."""
         return self.rows > 0 and self.second <= DEAD_BELOW * self.first
+
+    @property
+    def is_flat(self) -> bool:
+        """The task has labels, yet its loss does not change with the shared tensor."""
+        return self.labelled > 0 and self.first == 0.0
 
 
 @dataclass
@@ -79,23 +88,28 @@ class SecondOrderReport:
                 "give it a second task, or train without an alignment."
             ]
         found = []
-        dead = [norms.task for norms in self.tasks.values() if norms.is_dead]
-        if dead:
-            names = ", ".join(f'"{task}"' for task in dead)
-            tasks = "tasks" if len(dead) > 1 else "task"
-            what = f"There is a dead path: the alignment cannot reach the shared representation through {tasks} {names}"
-            if self.normalize == "l2":
-                found.append(
-                    f'{what}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) the direction '
-                    "of the gradient does not change with the shared tensor; use smooth activations such as gelu in "
-                    'the tower, or normalize="batch".'
-                )
-            else:
-                found.append(
-                    f"{what}, because its gradient does not change with the shared tensor: the loss has no curvature "
-                    "(such as hinge or mean absolute error) and the tower is piecewise linear; use smooth activations "
-                    "such as gelu, or a loss with curvature."
-                )
+        dead = [norms for norms in self.tasks.values() if norms.is_dead]
+        what = "There is a dead path: the alignment cannot reach the shared representation through"
+        # With "l2" a piecewise-linear tower is enough; a loss without curvature is its own reason.
+        straight = [norms.task for norms in dead if self.normalize != "l2" or not norms.bends]
+        if turning := [norms.task for norms in dead if norms.task not in straight]:
+            found.append(
+                f'{what} {_tasks(turning)}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) '
+                "the direction of the gradient does not change with the shared tensor; use smooth activations such as "
+                'gelu in the tower, or normalize="batch".'
+            )
+        if straight:
+            found.append(
+                f"{what} {_tasks(straight)}, because its gradient does not change with the shared tensor: the loss has "
+                "no curvature (such as hinge or mean absolute error) and the tower is piecewise linear; use smooth "
+                "activations such as gelu, or a loss with curvature."
+            )
+        if flat := [norms.task for norms in self.tasks.values() if norms.is_flat]:
+            found.append(
+                f"The loss of {_tasks(flat)} is flat in this batch: labels, but no gradient at the shared tensor, "
+                "as where predictions are saturated or beyond a hinge's margin; start from smaller weights, or give "
+                "the loss logits instead of probabilities."
+            )
         silent = [norms.task for norms in self.tasks.values() if norms.rows == 0]
         if len(silent) == len(self.tasks):
             found.append("No task has a labelled row with a gradient in this batch, so there is nothing to align.")
@@ -142,3 +156,8 @@ class SecondOrderReport:
             lines += ["", str(self.leak)]
         lines += ["", *(self.sentences() or ["All is well: the alignment reaches the shared tensor."])]
         return "\n".join(lines)
+
+
+def _tasks(names: list[str]) -> str:
+    """Return `task "a"` or `tasks "a", "b"`."""
+    return ("tasks " if len(names) > 1 else "task ") + ", ".join(f'"{name}"' for name in names)

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.diagnostics.discriminator_checks import label_leak, mixes_rows
-from gradalign.diagnostics.report import SecondOrderReport, TaskNorms
+from gradalign.diagnostics.report import DEAD_BELOW, SecondOrderReport, TaskNorms
 from gradalign.errors import UserError
 from gradalign.gradients.sparse import sum_repeated_rows
 from gradalign.gradients.task_gradients import TaskGradients
@@ -103,14 +103,24 @@ def norms_at_shared(model: Any, batch: Any) -> SecondOrderReport:
 
 def _norms(model: Any, run: _Pass) -> SecondOrderReport:
     tasks = {}
+    # One backward pass for all tasks, since each goes through the whole discriminator.
+    cotangents = run.tape.gradient(
+        run.alignment_loss,
+        {task: run.gradients[task] for task in run.rows},
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
     for task, rows in run.rows.items():
         gradients = run.gradients[task]
-        cotangents = run.tape.gradient(
-            run.alignment_loss, gradients, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        second = _norm(run.at_shared(gradients, cotangents))
+        second = _norm(run.at_shared(gradients, cotangents[task]))
+        first = _norm(run.at_shared(run.forward.losses[task]))
         tasks[task] = TaskNorms(
-            task, int(tf.reduce_sum(tf.cast(rows, tf.int32))), _norm(run.at_shared(run.forward.losses[task])), second
+            task,
+            rows=_count(rows),
+            first=first,
+            second=second,
+            labelled=_count(run.forward.masks[task]),
+            # Asked only where it tells one reason for a dead path from the other.
+            bends=second > DEAD_BELOW * first or _bends(run, gradients),
         )
     with _unchanged(model):
         leaks = len(tasks) > 1 and mixes_rows(model.alignment, run.task_rows)
@@ -122,6 +132,16 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
         mixes_rows=leaks,
         leak=label_leak(run.forward.rows, run.forward.predictions, list(tasks)),
     )
+
+
+def _count(booleans: tf.Tensor) -> int:
+    return int(tf.reduce_sum(tf.cast(booleans, tf.int32)))
+
+
+def _bends(run: _Pass, gradients: list[tf.Tensor]) -> bool:
+    """Whether a task's gradients change with the shared tensors, along a random direction."""
+    direction = [tf.random.stateless_normal(g.shape, [7, 0], dtype=g.dtype) for g in gradients]
+    return _norm(run.at_shared(gradients, direction)) > DEAD_BELOW * _norm(gradients)
 
 
 def check_second_order(model: Any, batch: Any) -> SecondOrderReport:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradalign.errors import UserError, nearest
-from gradalign.tasks.losses import check_reduction
+from gradalign.tasks.losses import check_reduction, check_rows, check_second_derivative
 
 __all__ = ["loss_weights_by_task", "losses_by_task"]
 
@@ -20,7 +20,8 @@ def losses_by_task(loss: Any, tasks: list[str], aligned: list[str]) -> dict[str,
         aligned: tasks that the alignment compares; these need a loss.
 
     Raises:
-        UserError: for an unknown task, a loss with `reduction="sum"`, and an aligned task without a loss.
+        UserError: for an unknown task, a loss with `reduction="sum"` or one that compares rows, and an aligned task
+            without a loss or with one that has no second derivative.
     """
     losses = loss if isinstance(loss, Mapping) else dict.fromkeys(tasks, loss)
     _check_names("loss", losses, tasks)
@@ -35,6 +36,9 @@ def losses_by_task(loss: Any, tasks: list[str], aligned: list[str]) -> dict[str,
             )
     for task, of_task in trained.items():
         check_reduction(task, of_task)
+        check_rows(task, of_task)
+        if task in aligned:
+            check_second_derivative(task, of_task)
     return trained
 
 

@@ -11,7 +11,7 @@ from gradalign.errors import UserError
 from gradalign.gradients._keras_compat import has_mask, loss_from
 from gradalign.tasks.labels import LabelledRows
 
-__all__ = ["check_reduction", "row_losses", "weighted_mean"]
+__all__ = ["check_reduction", "check_rows", "check_second_derivative", "row_losses", "weighted_mean"]
 
 
 def row_losses(task: str, identifier: Any, rows: LabelledRows, y_pred: tf.Tensor) -> tf.Tensor:
@@ -24,8 +24,8 @@ def row_losses(task: str, identifier: Any, rows: LabelledRows, y_pred: tf.Tensor
         y_pred: predictions, (B,), (B, 1) or (B, ...).
 
     Raises:
-        UserError: for a loss with `reduction="sum"`, one that returns a scalar, labels whose shape does not go with the
-            predictions', and masked predictions of sequences.
+        UserError: for a loss with `reduction="sum"`, one that returns a scalar or anything else but one number for each
+            row, labels whose shape does not go with the predictions', and masked predictions of sequences.
     """
     y_true = rows.y_true
     if y_pred.shape.rank == 1:
@@ -47,6 +47,11 @@ def row_losses(task: str, identifier: Any, rows: LabelledRows, y_pred: tf.Tensor
         raise UserError(
             f'The loss of task "{task}" returns one number for the whole batch; '
             "it has to return one for each row, (B,), so that rows without a label can be left out."
+        )
+    if not values.shape[:1].is_compatible_with(rows.mask.shape):
+        raise UserError(
+            f'The loss of task "{task}" returns {values.shape[0]} values for {rows.mask.shape[0]} rows; it has to '
+            "return one for each row, (B,), first axis first."
         )
     if values.shape.rank > 1:
         if has_mask(y_pred):
@@ -77,3 +82,27 @@ def check_reduction(task: str, loss: Any) -> None:
             f'The loss of task "{task}" has reduction="sum", which grows with the batch and with the number of labels; '
             'use reduction="sum_over_batch_size", and loss_weights to weigh the task.'
         )
+
+
+def check_rows(task: str, loss: Any) -> None:
+    """Refuse a loss whose value for one row depends on other rows, so that rows without a label cannot be left out."""
+    if _is_kind(loss, "Circle", "circle"):
+        raise UserError(
+            f'The loss of task "{task}" is Circle, which compares the rows of a batch with one another, so that rows '
+            "without a label cannot be left out; use a loss that judges each row by itself."
+        )
+
+
+def check_second_derivative(task: str, loss: Any) -> None:
+    """Refuse a loss for an aligned task where TensorFlow has no second derivative of it."""
+    if _is_kind(loss, "CTC", "ctc"):
+        raise UserError(
+            f'The loss of task "{task}" is CTC, whose second derivative is NaN in TensorFlow, so that it cannot be '
+            "aligned; name the other tasks, as in AdversarialAlignment(tasks=[...])."
+        )
+
+
+def _is_kind(loss: Any, class_name: str, function_name: str) -> bool:
+    if isinstance(loss, str):
+        return loss in (class_name, function_name)
+    return isinstance(loss, getattr(keras.losses, class_name)) or loss is getattr(keras.losses, function_name)

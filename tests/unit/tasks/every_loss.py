@@ -80,6 +80,7 @@ def labels(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
     """Labels of `rows` rows, two of which have none."""
     drawn = {
         "binary": lambda: rng.integers(0, 2, (rows, 1)),
+        "one": lambda: np.ones((rows, 1)),
         "class": lambda: rng.integers(0, 3, rows),
         "one-hot": lambda: np.eye(3)[rng.integers(0, 3, rows)],
         "count": lambda: rng.integers(0, 6, (rows, 1)),

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import gradalign as ga
+from tests.unit.small_models import warnings_of
 
 from . import every_loss
 from .every_loss import LOSSES
@@ -87,3 +88,128 @@ def test_value_and_second_order(task, measured):
 def test_the_alignment_of_them_all(measured):
     assert measured.alignment[0] == pytest.approx(measured.alignment[1], rel=1e-5)
     assert abs(measured.alignment[0]) > 1e-6
+
+
+# --- losses without curvature -----------------------------------------------------------------------------------------
+
+# Behind linear towers: the gradient of none of these changes with the shared tensor.
+STRAIGHT = {
+    "hinge": ("hinge", "real", "binary"),
+    "class_hinge": ("categorical_hinge", "logits", "one-hot"),
+    "mae": ("mae", "real", "real"),
+    "mape": ("mape", "real", "real"),
+    "huber": (lambda: keras.losses.Huber(delta=1e-3), "real", "real"),
+    "saturated": (lambda: keras.losses.BinaryCrossentropy(from_logits=True), "logit", "binary"),
+}
+# The loss does not change at all: a positive at a logit of 200, a value beyond the hinge's margin.
+FLAT = {
+    "certain": (lambda: keras.losses.BinaryCrossentropy(from_logits=True), "logit", "one"),
+    "beyond": ("hinge", "real", "one"),
+}
+SOUND = {"buy": ("bce", "probability", "binary"), "price": ("mse", "real", "real"), "kind": LOSSES["sparse_logits"]}
+EACH = {**STRAIGHT, **FLAT, **SOUND}
+
+
+def straight_model(normalize, tasks=EACH):
+    base = every_loss.base(tasks, hidden=None)
+    for task, bias in (("saturated", 200.0), ("certain", 200.0), ("beyond", 200.0)):
+        if task in tasks:
+            base.get_layer(task).bias.assign([bias])
+    model = ga.MultiTaskModel(base, "encoder", ga.AdversarialAlignment(0.5, schedule=1.0, normalize=normalize))
+    model.compile(keras.optimizers.SGD(1e-3), loss=every_loss.losses_of(tasks), run_eagerly=True)
+    return model
+
+
+@pytest.mark.parametrize(("normalize", "names"), [("batch", list(EACH)), ("l2", ["hinge", "beyond", "buy", "kind"])])
+def test_losses_without_curvature_are_named_once_and_drop_nobody(normalize, names):
+    tasks = {task: EACH[task] for task in names}
+    x, y = every_loss.data(tasks, 12)
+    if "saturated" in y:
+        y["saturated"] *= 0.0  # far from its label, at a gradient of 1
+    model = straight_model(normalize, tasks)
+    before = {task: model.base.get_layer(f"tower_{task}").kernel.numpy() for task in tasks}
+    encoder = model.base.get_layer("encoder").kernel.numpy()
+    histories = []
+    [said] = warnings_of(lambda: [histories.append(model.fit(x, y, verbose=0).history) for _ in range(2)])
+    [straight] = [sentence for sentence in said.split(". ") if "has no curvature" in sentence]
+    assert {task for task in tasks if f'"{task}"' in straight} == {*tasks} & {*STRAIGHT}
+    [flat] = [sentence for sentence in said.split(". ") if "flat in this batch" in sentence]
+    assert {task for task in tasks if f'"{task}"' in flat} == {*tasks} & {*FLAT}
+    # With "l2" one number behind a linear tower has one direction; several classes have many.
+    turning = [sentence for sentence in said.split(". ") if 'because with normalize="l2"' in sentence]
+    assert [{task for task in tasks if f'"{task}"' in s} for s in turning] == ([{"buy"}] if normalize == "l2" else [])
+    for history in histories:
+        assert all(np.isfinite(values).all() for values in history.values())
+    assert all(np.isfinite(v.value).all() for v in model.variables)
+    for task in tasks:
+        moved = np.abs(model.base.get_layer(f"tower_{task}").kernel.numpy() - before[task]).max()
+        assert (moved == 0) == (task in FLAT), task
+    assert np.abs(model.base.get_layer("encoder").kernel.numpy() - encoder).max() > 0
+
+
+def test_a_sound_task_keeps_its_path_next_to_flat_ones():
+    """The alignment still reaches the shared tensor through it, as much as finite differences say."""
+    tasks = {task: EACH[task] for task in ("hinge", "certain", "buy")}
+    model = straight_model("batch", tasks)
+    report = ga.check_second_order(model, every_loss.data(tasks, 12))
+    assert report.agrees and report.tasks["buy"].second > 1e-4
+    assert report.tasks["hinge"].second == report.tasks["certain"].second == 0.0
+    assert (report.tasks["hinge"].rows, report.tasks["certain"].rows, report.tasks["certain"].labelled) == (10, 0, 10)
+
+
+# --- what no task may use ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "loss", ["circle", keras.losses.circle, keras.losses.Circle()], ids=["name", "function", "object"]
+)
+def test_losses_that_compare_rows_are_refused(loss):
+    tasks = {"buy": SOUND["buy"], "place": LOSSES["cosine"]}
+    model = ga.MultiTaskModel(every_loss.base(tasks))
+    with pytest.raises(ga.UserError, match='loss of task "place" is Circle, which compares the rows'):
+        model.compile("sgd", loss={"buy": "bce", "place": loss})
+
+
+def test_a_loss_without_a_second_derivative_is_refused_where_it_is_aligned():
+    tasks = {"buy": SOUND["buy"], "price": SOUND["price"], "text": LOSSES["cosine"]}
+    for loss in ("ctc", keras.losses.ctc, keras.losses.CTC()):
+        losses = {"buy": "bce", "price": "mse", "text": loss}
+        with pytest.raises(ga.UserError, match='loss of task "text" is CTC, whose second derivative is NaN'):
+            ga.MultiTaskModel(every_loss.base(tasks), "encoder", ga.AdversarialAlignment()).compile("sgd", loss=losses)
+        alignment = ga.AdversarialAlignment(tasks=["buy", "price"])
+        ga.MultiTaskModel(every_loss.base(tasks), "encoder", alignment).compile("sgd", loss=losses)
+    # What the sentence says, so that it goes once TensorFlow can.
+    logits = tf.random.stateless_normal([2, 5, 4], [0, 1])
+    with tf.GradientTape() as outer:
+        outer.watch(logits)
+        with tf.GradientTape() as inner:
+            inner.watch(logits)
+            value = keras.losses.CTC().call(tf.constant([[1, 2], [3, 3]]), logits)
+        square = tf.reduce_sum(inner.gradient(value, logits) ** 2)
+    assert np.isnan(outer.gradient(square, logits)).all()
+
+
+@pytest.mark.parametrize("loss", [keras.losses.Dice, keras.losses.Tversky])
+def test_losses_of_the_whole_batch_are_refused(loss):
+    tasks = {"kind": LOSSES["dice_of_rows"]}
+    x, y = every_loss.data(tasks, 4)
+    model = ga.MultiTaskModel(every_loss.base(tasks))
+    for axis, words in ((None, "returns one number for the whole batch"), ((0,), "returns 3 values for 4 rows")):
+        model.compile("sgd", loss=loss(axis=axis), run_eagerly=True)
+        with pytest.raises(ga.UserError, match=f'loss of task "kind" {words}'):
+            model.evaluate(x, y, verbose=0)
+
+
+def test_losses_of_different_float_types_add_up():
+    tasks = {"buy": SOUND["buy"], "price": SOUND["price"]}
+    x, y = every_loss.data(tasks, 8)
+    logs = []
+    for dtype in ("float32", "float64"):
+        keras.utils.set_random_seed(0)
+        alignment = ga.AdversarialAlignment(0.5, schedule=1.0)
+        model = ga.MultiTaskModel(every_loss.base(tasks), "encoder", alignment)
+        losses = {"buy": "bce", "price": keras.losses.MeanSquaredError(dtype=dtype)}
+        model.compile("sgd", loss=losses, loss_weights={"price": 0.5}, run_eagerly=True)
+        logs.append(model.fit(x, y, verbose=0).history)
+    for key, values in logs[0].items():
+        assert values == pytest.approx(logs[1][key], rel=1e-5), key
