@@ -8,6 +8,7 @@
 derivative is wrong; `LSTM` and `GRU` never run with cuDNN, which has none. `make_twice_differentiable` puts them in.
 """
 
+from gradalign.layers.chained_logit import ChainedLogit
 from gradalign.layers.field_embedding import FieldEmbedding
 from gradalign.layers.fields import (
     Categorical,
@@ -27,6 +28,7 @@ __all__ = [
     "LSTM",
     "BatchNormalization",
     "Categorical",
+    "ChainedLogit",
     "Field",
     "FieldEmbedding",
     "GroupNormalization",
