@@ -40,7 +40,7 @@ def functional(
     head = "float64" if keras.config.floatx() == "float64" else "float32"
     shared = keras.layers.Dense(5, activation="tanh", name="encoder", kernel_regularizer=regularizer)(x)
     if normalize:
-        shared = keras.layers.BatchNormalization(name="norm")(shared)
+        shared = ga.layers.BatchNormalization(name="norm")(shared)
     outputs = {}
     for task in tasks:
         h = keras.layers.Dense(4, activation=activation, name=f"tower_{task}")(shared)
@@ -58,7 +58,7 @@ class Subclassed(keras.Model):
         super().__init__(**kwargs)
         self.task_names, self.rate = list(tasks), dropout
         self.encoder = keras.layers.Dense(5, activation="tanh", name="encoder")
-        self.norm = keras.layers.BatchNormalization(name="norm")
+        self.norm = ga.layers.BatchNormalization(name="norm")
         self.towers = [keras.layers.Dense(4, activation="gelu", name=f"tower_{task}") for task in tasks]
         self.drop = keras.layers.Dropout(dropout, name="drop")
         self.heads = [keras.layers.Dense(1, activation="sigmoid", name=task) for task in tasks]

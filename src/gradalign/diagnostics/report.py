@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradalign.diagnostics.discriminator_checks import LabelLeak
+from gradalign.diagnostics.path_layers import PathLayer, path_sentences
 
 __all__ = ["SecondOrderReport", "TaskNorms"]
 
@@ -57,6 +58,7 @@ class SecondOrderReport:
         reverses: whether the differences have the sign that a reversal gives; `None` where they were not taken.
         mixes_rows: whether the alignment loss changes with rows that are left out.
         leak: what the labels alone give away; `None` for tasks that are not binary.
+        path_layers: layers between the shared tensor and a loss whose second derivative is wrong or missing.
     """
 
     tasks: dict[str, TaskNorms]
@@ -69,6 +71,7 @@ class SecondOrderReport:
     reverses: bool | None = None
     mixes_rows: bool = False
     leak: LabelLeak | None = None
+    path_layers: list[PathLayer] = field(default_factory=list)
 
     @property
     def second_to_first(self) -> float:
@@ -119,6 +122,7 @@ class SecondOrderReport:
                 "or no gradient, whose zeros give the task away; use one that judges each row by itself, without batch "
                 "normalisation."
             )
+        found += path_sentences(self.path_layers)
         if self.reverses is False:
             found.append(
                 "The reversal does not reverse: the shared tensor descends the discriminator's loss, which makes the "

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.diagnostics.discriminator_checks import label_leak, mixes_rows
+from gradalign.diagnostics.path_layers import layers_on_the_path
 from gradalign.diagnostics.report import DEAD_BELOW, SecondOrderReport, TaskNorms
 from gradalign.errors import UserError
 from gradalign.gradients.sparse import sum_repeated_rows
@@ -131,6 +132,7 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
         normalize=model.alignment.normalize,
         mixes_rows=leaks,
         leak=label_leak(run.forward.rows, run.forward.predictions, list(tasks)),
+        path_layers=layers_on_the_path(model),
     )
 
 

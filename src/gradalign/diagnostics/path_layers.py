@@ -1,0 +1,186 @@
+"""Layers between the shared tensor and a loss whose second derivative is wrong or missing, found without running one.
+
+The base is traced once in training mode; in that graph a stop-gradient that lies on a way from a shared tensor to a
+prediction spoils the second derivative, wherever it comes from. One that lies elsewhere, such as on the vectors of
+`SpectralNormalization`, does not. LSTM and GRU layers are judged by their configuration, so that a machine without GPU
+foresees what one with a GPU does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gradalign.diagnostics.graph_paths import Graph, functions_of, graph_of
+from gradalign.gradients.recording import find_layers, layer_paths, record_outputs
+from gradalign.layers.recurrent import admits_cudnn
+from gradalign.tasks import predictions_by_task, specs_from_config
+
+__all__ = ["PathLayer", "layers_on_the_path", "layers_without_second_order", "path_sentences"]
+
+_STOCK = (keras.layers.LayerNormalization, keras.layers.BatchNormalization, keras.layers.GroupNormalization)
+_SWAP = "or let ga.make_twice_differentiable(base) swap it before you wrap the base"
+_MARK = "gradalign_layer_"
+
+
+@dataclass(frozen=True)
+class PathLayer:
+    """A layer on the way from the shared tensor to a loss that is wrong at second order.
+
+    Attributes:
+        path: the layer's path in the base, or the base's name where the base itself is meant.
+        class_name: its class.
+        reason: what is wrong with it, the rest of a sentence that starts with the layer.
+        mend: what to do, an imperative.
+    """
+
+    path: str
+    class_name: str
+    reason: str
+    mend: str
+
+
+def layers_without_second_order(
+    base: keras.Model, shared: Any, inputs: Any, tasks: list[str] | None = None
+) -> list[PathLayer]:
+    """Return the layers between `shared` and the predictions that are wrong at second order, in order of their paths.
+
+    Args:
+        base: a Keras model with weights, which returns `{task: prediction}`.
+        shared: the layers of the shared tensor, as `MultiTaskModel` takes them.
+        inputs: `tf.TensorSpec`s of `base`'s inputs.
+        tasks: tasks whose losses count; all by default.
+
+    Raises:
+        UserError: for a `shared` that is not in the model, or a base that does not return a dict.
+
+    Example:
+        >>> x = keras.Input((4,))
+        >>> s = keras.layers.LayerNormalization()(keras.layers.Dense(4, name="encoder")(x))
+        >>> base = keras.Model(x, {"click": keras.layers.Dense(1, name="click")(s)})
+        >>> [found] = layers_without_second_order(base, "encoder", tf.TensorSpec((None, 4)))
+        >>> found.path, found.class_name
+        ('layer_normalization', 'LayerNormalization')
+        >>> layers_without_second_order(base, "layer_normalization", tf.TensorSpec((None, 4)))
+        []
+    """
+    paths = layer_paths(base)
+    of_shared = find_layers(base, shared)
+    found: list[PathLayer] = []
+
+    def forward(x: Any) -> None:
+        with _marked(list(paths.values())), record_outputs(of_shared) as recorded:
+            predictions = predictions_by_task(base, base(x, training=True))
+        graph = graph_of(next(iter(predictions.values())).graph)
+        way = graph.between(
+            {tensor.op.name for of_layer in recorded.values() for tensor in of_layer},
+            {tensor.op.name for task, tensor in predictions.items() if tasks is None or task in tasks},
+        )
+        stops = list(_stops(graph, way, functions_of(predictions)))
+        found.extend(_findings(base, paths, way, stops))
+
+    # Traced and thrown away: nothing runs, so neither random numbers nor moving statistics move.
+    with tf.init_scope():
+        tf.function(tf.autograph.experimental.do_not_convert(forward), autograph=False).get_concrete_function(inputs)
+    return found
+
+
+def layers_on_the_path(model: Any) -> list[PathLayer]:
+    """Return what `layers_without_second_order` finds for the aligned tasks of a `MultiTaskModel` with weights."""
+    inputs = specs_from_config(model.get_build_config()["inputs"])
+    return layers_without_second_order(model.base, model.shared, inputs, list(model.alignment.aligned_tasks))
+
+
+def path_sentences(found: list[PathLayer]) -> list[str]:
+    """Return one sentence for each kind of fault, naming its layers and their classes, and how to mend it.
+
+    Example:
+        >>> path_sentences([PathLayer("ln", "LayerNormalization", "is wrong", "swap it")])
+        ['Between the shared tensor and a loss, layer "ln" (LayerNormalization) is wrong; swap it.']
+    """
+    kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for layer in found:
+        kinds[layer.reason, layer.mend].append(f'"{layer.path}" ({layer.class_name})')
+    return [
+        f"Between the shared tensor and a loss, {'each of the layers' if len(names) > 1 else 'layer'} "
+        f"{', '.join(names)} {reason}; {mend}."
+        for (reason, mend), names in kinds.items()
+    ]
+
+
+def _findings(base: Any, paths: dict[str, Any], way: set[str], stops: list[str]) -> list[PathLayer]:
+    names = list(paths)
+    stopping = {_innermost(stop) for stop in stops}
+    passed = {int(number) for name in way for number in re.findall(rf"{_MARK}(\d+)", name)}
+    found = [_stopping(base.name, type(base).__name__, base)] if None in stopping else []
+    for number, path in enumerate(names):
+        layer = paths[path]
+        if number in stopping:
+            found.append(_stopping(path, type(layer).__name__, layer))
+        elif number in passed and admits_cudnn(layer):
+            kind = "GRU" if isinstance(layer, keras.layers.GRU) else "LSTM"
+            reason = "may run with cuDNN on a GPU, which has no second derivative"
+            mend = f"take gradalign.layers.{kind}, give it use_cudnn=False, {_SWAP}"
+            found.append(PathLayer(path, type(layer).__name__, reason, mend))
+    return found
+
+
+def _stopping(path: str, class_name: str, layer: Any) -> PathLayer:
+    for stock in _STOCK:
+        if isinstance(layer, stock):
+            reason = "counts its mean as a constant, which makes the second-order gradient wrong"
+            return PathLayer(path, class_name, reason, f"take gradalign.layers.{stock.__name__}, {_SWAP}")
+    reason = "stops gradients, which leaves what goes through it out of the second-order gradient"
+    return PathLayer(path, class_name, reason, "take the stop-gradient out, or take the shared tensor from behind it")
+
+
+def _innermost(name: str) -> int | None:
+    """Return the number of the layer that made the operation `name`; `None` for the base itself."""
+    numbers = re.findall(rf"{_MARK}(\d+)", name)
+    return int(numbers[-1]) if numbers else None
+
+
+def _stops(graph: Graph, way: set[str], functions: dict[str, Graph], outer: str = "") -> Iterator[str]:
+    """Yield the names of stop-gradients on the way, inside loops, branches and inner functions too."""
+    for name in sorted(way):
+        node = graph.nodes[name]
+        if node.kind in ("StopGradient", "PreventGradient") and not graph.is_shift(name):
+            yield f"{outer}{name}"
+        for function in node.functions:
+            inner = functions[function]
+            yield from _stops(inner, inner.between(inner.sources, inner.sinks), functions, f"{outer}{name}/")
+
+
+@contextmanager
+def _marked(layers: list[Any]) -> Iterator[None]:
+    """Let each operation of a layer carry the layer's number in its name, while the context lasts."""
+    with ExitStack() as undo:
+        for number, layer in enumerate(layers):
+            undo.enter_context(_marks(layer, f"{_MARK}{number}"))
+        yield
+
+
+@contextmanager
+def _marks(layer: Any, mark: str) -> Iterator[None]:
+    original, was_own = layer.call, "call" in vars(layer)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with tf.name_scope(mark):
+            return original(*args, **kwargs)
+
+    # Past Keras' own attribute tracking, as `record_outputs` does, which may have the same layer in hand.
+    object.__setattr__(layer, "call", call)
+    try:
+        yield
+    finally:
+        if was_own:
+            object.__setattr__(layer, "call", original)
+        else:
+            object.__delattr__(layer, "call")
