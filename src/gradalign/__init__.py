@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a 
     from gradalign import diagnostics as diagnostics
     from gradalign import gradients as gradients
     from gradalign import layers as layers
+    from gradalign import losses as losses
     from gradalign import training as training
     from gradalign._version import __version__ as __version__
     from gradalign.alignment import AdversarialAlignment as AdversarialAlignment
@@ -60,6 +61,7 @@ _PUBLIC = {
     "diagnostics": "gradalign.diagnostics",
     "gradients": "gradalign.gradients",
     "layers": "gradalign.layers",
+    "losses": "gradalign.losses",
     "make_twice_differentiable": "gradalign.layers:make_twice_differentiable",
     "reverse_gradient": "gradalign.gradients:reverse_gradient",
     "task_gradients": "gradalign.gradients:task_gradients",

@@ -33,6 +33,7 @@ PUBLIC = [
     "diagnostics",
     "gradients",
     "layers",
+    "losses",
     "make_twice_differentiable",
     "reverse_gradient",
     "task_gradients",
