@@ -27,6 +27,8 @@ from gradalign.tasks import (
     TaskLogs,
     TaskMetrics,
     check_base,
+    check_compiled,
+    check_optimizers,
     loss_weights_by_task,
     losses_by_task,
     metrics_by_task,
@@ -204,6 +206,11 @@ class MultiTaskModel(MultiTaskSteps):
             raise UserError("compile needs a loss for each task, such as loss={'click': 'binary_crossentropy'}.")
         if discriminator_optimizer is not None and self.alignment is None:
             raise UserError("discriminator_optimizer is given, but the model has no alignment to train with it.")
+        optimizer = keras.optimizers.get(optimizer)
+        if discriminator_optimizer is not None:
+            discriminator_optimizer = keras.optimizers.get(discriminator_optimizer)
+        check_optimizers(optimizer, discriminator_optimizer, self.distribute_strategy.num_replicas_in_sync)
+        check_compiled(jit_compile, run_eagerly, self.base)
         super().compile(
             optimizer=optimizer,
             run_eagerly=run_eagerly,
@@ -225,11 +232,7 @@ class MultiTaskModel(MultiTaskSteps):
         self.loss = loss
         self.discriminator_optimizer = None
         if self.alignment is not None:
-            self.discriminator_optimizer = (
-                discriminator_optimizer_like(self.optimizer)
-                if discriminator_optimizer is None
-                else keras.optimizers.get(discriminator_optimizer)
-            )
+            self.discriminator_optimizer = discriminator_optimizer or discriminator_optimizer_like(self.optimizer)
         self._logs = None
         if self._is_ready:
             self._finish_compile()
@@ -295,7 +298,7 @@ class MultiTaskModel(MultiTaskSteps):
         if self.alignment is not None:
             self.alignment.set_total_steps(arguments.total_steps)
         history = super().fit(**arguments.given)
-        if self.alignment is not None:
+        if self.alignment is not None and arguments.given["epochs"] > 0:
             self.discriminator_optimizer.finalize_variable_values(self.alignment.trainable_variables)
         return history
 

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from gradalign.alignment.base import Alignment
 from gradalign.gradients.recording import record_outputs
-from gradalign.gradients.replicas import replica_count
+from gradalign.gradients.replicas import replica_count, sum_on_first_replica
 from gradalign.gradients.sparse import sum_repeated_rows
 from gradalign.gradients.task_gradients import TaskGradients, TaskTape
+from gradalign.gradients.updates import apply_if, needs_whole_gradients
 from gradalign.tasks import Forward, TaskLogs, own_inputs, predictions_by_task, specs_of
 
 __all__ = ["MultiTaskSteps"]
@@ -112,7 +113,9 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             scaled = self.optimizer.scale_loss(total)
         variables = self.trainable_variables
         own = [] if self.alignment is None else list(self.alignment.trainable_variables)
-        gradients = tape.gradient(scaled, variables + own)
+        optimizers = [self.optimizer, *([] if self.alignment is None else [self.discriminator_optimizer])]
+        whole = any(map(needs_whole_gradients, optimizers))
+        gradients = sum_on_first_replica(tape.gradient(scaled, variables + own), dense=whole)
         if self.alignment is not None:
             # Equal to PyTorch with every optimizer. Without an alignment the numbers stay those of stock Keras.
             gradients = [sum_repeated_rows(g) for g in gradients]
@@ -175,17 +178,17 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             others: gradients of the base, from the same backward pass.
         """
         assert self.alignment is not None
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            scale = self.optimizer.scale_loss(tf.ones((), tf.float32))
+        optimizer = self.discriminator_optimizer
+        scale = self.optimizer.scale_loss(1.0)
+        if tf.is_tensor(scale) or scale != 1.0:
+            gradients = [None if g is None else g / tf.cast(scale, g.dtype) for g in gradients]
+        if variables and isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
             dense = [tf.convert_to_tensor(g) for g in [*gradients, *others] if g is not None]
+            # The main optimizer leaves out a step whose gradients overflow; so does the discriminator's.
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in dense])
-            # The main optimizer skips a step whose gradients overflow; so does the discriminator, with zeros.
-            gradients = [
-                None if g is None else tf.where(finite, g / tf.cast(scale, g.dtype), tf.zeros_like(g))
-                for g in gradients
-            ]
-        if variables:
-            self.discriminator_optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+            apply_if(finite, optimizer, gradients, variables)
+        elif variables:
+            optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
         self.alignment.advance()
 
     # --- logs ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.alignment.base import Alignment, TaskRows
-from gradalign.alignment.discriminators import mlp_discriminator
+from gradalign.alignment.discriminators import in_full_precision, mlp_discriminator
 from gradalign.errors import UserError
 from gradalign.gradients.normalization import at_least_float32
 from gradalign.gradients.replicas import sum_over_replicas
@@ -102,6 +102,7 @@ class AdversarialAlignment(Alignment):
         if self.discriminator is None:
             self.discriminator = mlp_discriminator(width, tasks, dtype=dtype)
         else:
+            in_full_precision(self.discriminator)
             # Built up front: a discriminator first met inside a training step would be saved without its weights.
             row = (*self._positions(), width)
             symbol = keras.KerasTensor((None, *row), dtype=self.discriminator.compute_dtype)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
-__all__ = ["mlp_discriminator"]
+from gradalign.errors import UserError
+from gradalign.gradients.recording import layer_paths
+
+__all__ = ["in_full_precision", "mlp_discriminator"]
 
 HIDDEN = (64, 64)
 
@@ -41,4 +46,30 @@ def mlp_discriminator(
     )
     # The layers' dtype alone would not do: under a mixed policy the model itself would round its input to float16.
     discriminator.dtype_policy = keras.DTypePolicy(dtype)
+    return discriminator
+
+
+def in_full_precision(discriminator: Any) -> Any:
+    """Return `discriminator` with each of its layers computing in the dtype of its weights, float32 or float64.
+
+    A discriminator that was made under a mixed policy would round gradients, which are small numbers, to half
+    precision.
+
+    Raises:
+        UserError: for a layer whose weights are of half precision themselves.
+
+    Example:
+        >>> dense = in_full_precision(keras.layers.Dense(2, dtype="mixed_float16"))
+        >>> dense.compute_dtype
+        'float32'
+    """
+    for path, layer in {discriminator.name: discriminator, **layer_paths(discriminator)}.items():
+        if not isinstance(layer, keras.Layer) or layer.compute_dtype not in ("float16", "bfloat16"):
+            continue
+        if layer.variable_dtype == layer.compute_dtype:
+            raise UserError(
+                f'The discriminator\'s layer "{path}" has weights in {layer.variable_dtype}, too coarse for gradients; '
+                'make it with dtype="float32".'
+            )
+        layer.dtype_policy = keras.DTypePolicy(layer.variable_dtype)
     return discriminator

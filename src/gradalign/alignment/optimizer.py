@@ -50,11 +50,15 @@ def discriminator_optimizer_like(optimizer: Any) -> Any:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         # The discriminator runs in float32, its gradients are unscaled before they are applied.
         optimizer = optimizer.inner_optimizer
+    # Of an optimizer that keeps tables apart, the one for everything else: a discriminator has no tables.
+    optimizer = getattr(optimizer, "rest", optimizer)
     config = optimizer.get_config()
     rate = config["learning_rate"]
     if isinstance(rate, Mapping):
         config["learning_rate"] = ScaledSchedule(keras.saving.deserialize_keras_object(rate), RATE_FACTOR)
     else:
         config["learning_rate"] = float(rate) * RATE_FACTOR
+    if config.get("loss_scale_factor") is not None:
+        config["loss_scale_factor"] = None
     config["name"] = "discriminator_optimizer"
     return type(optimizer).from_config(config)

@@ -12,6 +12,7 @@ from gradalign.tasks.inputs import check_base, own_inputs, predictions_by_task
 from gradalign.tasks.labels import LabelledRows, labelled_rows, labels_by_task, weights_by_task
 from gradalign.tasks.losses import check_reduction, row_losses, weighted_mean
 from gradalign.tasks.metrics import TaskLogs, TaskMetrics, WeightedMean, metrics_by_task
+from gradalign.tasks.mode_arguments import check_compiled, check_optimizers
 from gradalign.tasks.specs import specs_from_config, specs_of, specs_of_symbols, specs_to_config
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "TaskMetrics",
     "WeightedMean",
     "check_base",
+    "check_compiled",
+    "check_optimizers",
     "check_reduction",
     "labelled_rows",
     "labels_by_task",
