@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 
+from gradalign.layers.chained_logit import ChainedLogit
 from gradalign.layers.field_embedding import FieldEmbedding
 from gradalign.layers.fields import Field, MultiValued, Numeric, check_fields, is_input_name, is_output_name
 from gradalign.layers.tower import Activation, check_tower, tower
@@ -20,6 +21,7 @@ def shared_private(
     towers: Sequence[int] = (64, 32),
     activation: Activation = "gelu",
     dropout: float = 0.0,
+    chain: Mapping[str, str] | None = None,
 ) -> keras.Model:
     """Return a model in which every field has one shared embedding and one private embedding per task.
 
@@ -27,7 +29,8 @@ def shared_private(
     (B, F * private_dim), task t predicts `sigmoid(tower_t([s, p_t]))`.
 
     Layers, by name: one input per field, "shared_embedding", "private_embedding_<task>" (where `private_dim` > 0),
-    "tower_<task>_<i>" and the output layer "<task>".
+    "tower_<task>_<i>" and the output layer "<task>". Tasks of a chain also have "<task>_logit", and the chained ones
+    "<task>_chain".
 
     Args:
         fields: field name -> field, F of them; the model's inputs carry the same names. Ids are int32 of shape (B,);
@@ -38,12 +41,15 @@ def shared_private(
         towers: widths of the hidden layers of each tower.
         activation: of the hidden layers; the default has a second derivative, which the alignment needs.
         dropout: in the hidden layers, in [0, 1).
+        chain: task -> the task that has to happen first. `{"buy": "click"}` makes the output "buy" the probability of a
+            click times what buy's tower says of a clicked row, computed from logits (`ChainedLogit`).
 
     Returns:
         A functional Keras model: dict of inputs -> {task: probability of shape (B, 1)}.
 
     Raises:
-        ValueError: a bad argument, a task named twice, or a name that is both a field and a task.
+        ValueError: a bad argument, a task named twice, a name that is both a field and a task, or a chain that names an
+            unknown task or comes back to itself.
         TypeError: `tasks` is a string, or a field is not a field.
 
     Example:
@@ -58,7 +64,8 @@ def shared_private(
     check_tower(towers, dropout)
     _check_dim("shared_dim", shared_dim, 1)
     _check_dim("private_dim", private_dim, 0)
-    _check_layer_names(fields, names, len(towers))
+    chain = _check_chain(chain or {}, names)
+    _check_layer_names(fields, names, len(towers), chain)
 
     inputs = {name: _input(name, field) for name, field in fields.items()}
     shared = FieldEmbedding(fields, shared_dim, name="shared_embedding")(inputs)
@@ -68,10 +75,30 @@ def shared_private(
         if private_dim:
             private = FieldEmbedding(fields, private_dim, name=f"private_embedding_{task}")(inputs)
             x = keras.layers.Concatenate(name=f"concat_{task}")([shared, private])
-        for layer in tower(towers, activation, dropout, f"tower_{task}", output_name=task):
+        in_chain = task in chain or task in chain.values()
+        output = {"output_name": f"{task}_logit", "output_activation": None} if in_chain else {"output_name": task}
+        for layer in tower(towers, activation, dropout, f"tower_{task}", **output):
             x = layer(x)
         outputs[task] = x
+    _multiply_chains(outputs, chain)
     return keras.Model(inputs, outputs, name="shared_private")
+
+
+def _multiply_chains(outputs: dict[str, keras.KerasTensor], chain: Mapping[str, str]) -> None:
+    """Put probabilities in place of the logits of the tasks that are part of a chain."""
+    logits: dict[str, keras.KerasTensor] = {}
+
+    def logit(task: str) -> keras.KerasTensor:
+        if task not in logits:
+            logits[task] = outputs[task]
+            if task in chain:
+                logits[task] = ChainedLogit(name=f"{task}_chain")([logit(chain[task]), outputs[task]])
+        return logits[task]
+
+    for task in [task for task in outputs if task in chain or task in chain.values()]:
+        logit(task)
+    for task, of_task in logits.items():
+        outputs[task] = keras.layers.Activation("sigmoid", name=task, dtype=of_task.dtype)(of_task)
 
 
 def _input(name: str, field: Field) -> keras.KerasTensor:
@@ -105,7 +132,22 @@ def _check_dim(name: str, value: object, least: int) -> None:
         raise ValueError(f"`{name}` must be a whole number of at least {least}, received {value!r}.")
 
 
-def _check_layer_names(fields: Mapping[str, Field], tasks: Sequence[str], hidden: int) -> None:
+def _check_chain(chain: Mapping[str, str], tasks: Sequence[str]) -> dict[str, str]:
+    for task, above in chain.items():
+        for name in (task, above):
+            if name not in tasks:
+                raise ValueError(f'`chain` names "{name}", which is no task; the tasks are {", ".join(tasks)}.')
+        seen = [task]
+        while seen[-1] in chain:
+            seen.append(chain[seen[-1]])
+            if seen[-1] in seen[:-1]:
+                raise ValueError(f"`chain` comes back to itself: {' -> '.join(seen)}.")
+    return dict(chain)
+
+
+def _check_layer_names(
+    fields: Mapping[str, Field], tasks: Sequence[str], hidden: int, chain: Mapping[str, str]
+) -> None:
     """A Keras model's layers have unique names; inputs are named by field and outputs by task."""
     taken = {"shared_embedding"}
     for task in tasks:
@@ -115,6 +157,7 @@ def _check_layer_names(fields: Mapping[str, Field], tasks: Sequence[str], hidden
             *(f"tower_{task}_{i}" for i in range(hidden)),
         }
         taken |= {f"tower_{task}_{i}_dropout" for i in range(hidden)}
+    taken |= {f"{task}_logit" for task in (*chain, *chain.values())} | {f"{task}_chain" for task in chain}
     for task in tasks:
         if task in fields:
             raise ValueError(f'"{task}" is both a field and a task; rename one of them.')

@@ -28,7 +28,8 @@ def infer_schema(
 
     Text and truth values are categorical; whole numbers are categorical where they have at most 64 distinct values or
     are named like an identifier ("user_id"), else numeric; other numbers are numeric; lists are multi-valued. Label
-    columns are no features. Dates, nested and empty columns are left out. `Schema.describe` tells what was inferred.
+    columns, and those that a task's `where` looks at, are no features. Dates, nested and empty columns are left out.
+    `Schema.describe` tells what was inferred.
 
     Args:
         table: the training table.
@@ -57,7 +58,8 @@ def infer_schema(
                 _check_type(table, kind, column, source)
     drop = list(named.pop("drop"))
     Schema(tasks, drop=tuple(drop), **named)  # refuses what `features` says wrongly before anything is inferred
-    taken = {spec.label for spec in tasks.values()} | {c for columns in named.values() for c in columns} | set(drop)
+    outcomes = {spec.label for spec in tasks.values()} | {s.condition.column for s in tasks.values() if s.condition}
+    taken = outcomes | {c for columns in named.values() for c in columns} | set(drop)
     reasons = {}
     for column in table.column_names:
         if column not in taken:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gradalign.conditions import Condition
 from gradalign.errors import UserError, nearest
 from gradalign.layers.fields import is_output_name
 
@@ -24,24 +25,26 @@ TRANSFORMS = ("bucket", "project")
 class TaskSpec:
     """One binary task, read from one column.
 
-    A row is positive where the column holds one of `positive`, unlabelled where it is null, NaN or an empty string,
-    and negative elsewhere.
+    A row is positive where the column holds one of `positive`, unlabelled where it is null, NaN or an empty string or
+    where it does not meet the condition, and negative elsewhere.
 
     Args:
         label: the column.
         positive: one value or several.
+        where: a condition on another column, such as "click == 1", that rows with a label meet; `None` for none.
 
     Raises:
-        UserError: no column or no positive value is given.
+        UserError: no column or no positive value is given, or `where` is no condition.
 
     Example:
 
     >>> TaskSpec("income_50k", "50000+.")
-    TaskSpec(label='income_50k', positive=('50000+.',))
+    TaskSpec(label='income_50k', positive=('50000+.',), where=None)
     """
 
     label: str
     positive: tuple[Any, ...] = (1,)
+    where: str | None = None
 
     def __post_init__(self) -> None:
         values = self.positive
@@ -55,6 +58,16 @@ class TaskSpec:
                 f'The task with label "{self.label}" needs its positive value or a list of them, '
                 f"received {list(self.positive)!r}."
             )
+        _ = self.condition
+
+    @property
+    def condition(self) -> Condition | None:
+        """`where`, parsed."""
+        return (
+            None
+            if self.where is None
+            else Condition.parse(self.where, f'`where` of the task with label "{self.label}"')
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +85,8 @@ class Schema:
         reasons: column -> why it was taken as what it is, for the inferred ones.
 
     Raises:
-        UserError: a label among the features, a column named twice, an unknown option or a value out of range.
+        UserError: a label, or the column of a `where`, among the features, a column named twice, an unknown option or a
+            value out of range.
 
     Example:
 
@@ -111,6 +125,7 @@ class Schema:
             if task in self.columns:
                 raise UserError(f'Task "{task}" has the name of a feature column; rename the task.')
         label_of = {spec.label: task for task, spec in self.tasks.items()}
+        condition_of = {spec.condition.column: task for task, spec in self.tasks.items() if spec.condition}
         role: dict[str, str] = dict.fromkeys(self.drop, "drop")
         for kind in DEFAULTS:
             for column in getattr(self, kind):
@@ -118,6 +133,11 @@ class Schema:
                     raise UserError(
                         f'Column "{column}" is the label of task "{label_of[column]}" and cannot be a feature; '
                         f"take it out of `features.{kind}`."
+                    )
+                if column in condition_of:
+                    raise UserError(
+                        f'Column "{column}" decides which rows have the label of task "{condition_of[column]}" and '
+                        f"cannot be a feature; take it out of `features.{kind}`."
                     )
                 if column in role:
                     raise UserError(
@@ -157,7 +177,8 @@ class Schema:
         lines = []
         for task, spec in self.tasks.items():
             values = " or ".join(map(str, spec.positive))
-            lines.append(f'task {task}: column "{spec.label}" is {values}')
+            condition = f", where {spec.condition}" if spec.condition else ""
+            lines.append(f'task {task}: column "{spec.label}" is {values}{condition}')
         for kind in DEFAULTS:
             columns = getattr(self, kind)
             if columns:

@@ -12,8 +12,9 @@ from gradalign.alignment import AdversarialAlignment
 from gradalign.architectures import shared_private
 from gradalign.data import Preprocessing, Schema, TaskSpec, infer_schema, labels
 from gradalign.errors import UserError
+from gradalign.losses import WeightedBinaryCrossentropy
 from gradalign.multi_task_model import MultiTaskModel
-from gradalign.training.config import Config, FeaturesConfig
+from gradalign.training.config import Config, FeaturesConfig, LossConfig
 from gradalign.training.rows import Tables
 
 XY = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
@@ -33,7 +34,7 @@ class Prepared:
 
 def tasks_of(config: Config) -> dict[str, TaskSpec]:
     """The config's tasks as `gradalign.data` takes them."""
-    return {task: TaskSpec(spec.label, tuple(spec.positive)) for task, spec in config.tasks.items()}
+    return {task: TaskSpec(spec.label, tuple(spec.positive), spec.where) for task, spec in config.tasks.items()}
 
 
 def prepare(config: Config, tables: Tables, preprocessing: Preprocessing | None = None) -> Prepared:
@@ -83,6 +84,7 @@ def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) 
             towers=settings.towers,
             activation=settings.activation,
             dropout=settings.dropout,
+            chain={task: spec.chain for task, spec in config.tasks.items() if spec.chain is not None},
         )
     except ValueError as error:
         raise UserError(str(error)) from None
@@ -90,13 +92,26 @@ def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) 
     rate = None if config.alignment.method == "none" else config.alignment.discriminator_learning_rate
     model.compile(
         keras.optimizers.Adam(config.training.learning_rate),
-        loss=dict.fromkeys(config.tasks, "binary_crossentropy"),
+        loss={task: loss_of(spec.loss) for task, spec in config.tasks.items()},
         loss_weights={task: spec.loss_weight for task, spec in config.tasks.items()},
         metrics={task: [keras.metrics.AUC(name="auc")] for task in config.tasks},
         jit_compile=config.training.jit_compile,
         discriminator_optimizer=None if rate is None else keras.optimizers.Adam(rate),
     )
     return model
+
+
+def loss_of(settings: LossConfig) -> keras.losses.Loss:
+    """Return the loss that a config describes, of probabilities.
+
+    >>> loss_of(LossConfig()).name, loss_of(LossConfig(pos_weight=5.0)).pos_weight
+    ('binary_crossentropy', 5.0)
+    """
+    if settings.pos_weight == 1.0 and settings.gamma is None:
+        return keras.losses.BinaryCrossentropy(label_smoothing=settings.label_smoothing)
+    return WeightedBinaryCrossentropy(
+        settings.pos_weight, label_smoothing=settings.label_smoothing, gamma=settings.gamma or 0.0
+    )
 
 
 def _alignment(config: Config, total_steps: int) -> AdversarialAlignment | None:

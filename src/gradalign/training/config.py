@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from gradalign.conditions import Condition
+from gradalign.errors import nearest
 from gradalign.training.config_errors import one_sentence
 
 Scalar = str | bool | int | float
@@ -73,14 +75,38 @@ class DataConfig(_Section):
         return float(found[1]), found[2]  # type: ignore[return-value]
 
 
+class LossConfig(_Section):
+    """A task's loss. Its default is plain binary cross-entropy."""
+
+    kind: Literal["binary_crossentropy", "focal"] = Field(
+        "binary_crossentropy", description='"binary_crossentropy" or "focal"'
+    )
+    pos_weight: float = Field(1.0, gt=0, description="a number above 0, by which positive rows are weighted")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="a number from 0 up to, but without, 1")
+    gamma: float | None = Field(None, ge=0, description="a number, 0 or more; only with kind: focal")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_gamma(cls, value: Any) -> Any:
+        """Focal loss without a `gamma` takes the 2 of its paper, which the resolved config then says."""
+        focal = isinstance(value, dict) and value.get("kind") == "focal" and value.get("gamma") is None
+        return {**value, "gamma": 2.0} if focal else value
+
+
 class TaskConfig(_Section):
-    """One binary task: a label column, the value or values that count as positive, and its weight in the loss."""
+    """One binary task: a label column, the value or values that count as positive, and its loss.
+
+    `where` says which rows have a label, `chain` of which other task's positives it is a part.
+    """
 
     label: str = Field(description="the name of a column")
     positive: Annotated[list[Scalar], BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = Field(
         min_length=1, description="the label's positive value, or a list of them"
     )
     loss_weight: float = Field(1.0, ge=0, description="a number, 0 or more")
+    loss: LossConfig = Field(LossConfig(), description="a mapping with kind, pos_weight, label_smoothing, gamma")
+    where: str | None = Field(None, description='null, or a condition such as "click == 1"')
+    chain: str | None = Field(None, description="null, or the name of another task")
 
 
 class NumericFeature(_Section):
@@ -221,6 +247,35 @@ class Config(_Section):
     )
 
     @model_validator(mode="after")
+    def _tasks_are_whole(self) -> Config:
+        for task, spec in self.tasks.items():
+            if spec.loss.kind != "focal" and spec.loss.gamma is not None:
+                raise ValueError(
+                    f"tasks.{task}.loss has kind: {spec.loss.kind} and gamma: {spec.loss.gamma:g}; remove gamma, which "
+                    "only kind: focal has."
+                )
+            if spec.where is not None:
+                Condition.parse(spec.where, f"tasks.{task}.where")
+            if spec.chain is None:
+                continue
+            if spec.chain not in self.tasks:
+                raise ValueError(
+                    f'tasks.{task}.chain names "{spec.chain}", which is no task of this config; it has '
+                    f"{', '.join(self.tasks)}.{nearest(spec.chain, self.tasks)}"
+                )
+            if spec.where is not None:
+                raise ValueError(
+                    f"tasks.{task} has both chain: {spec.chain} and where: {spec.where}; a chained task is the product "
+                    f"with {spec.chain} and is learnt from all rows, so remove where, or remove chain."
+                )
+            seen = [task]
+            while (above := self.tasks[seen[-1]].chain) in self.tasks:
+                seen.append(str(above))
+                if above in seen[:-1]:
+                    raise ValueError(f"tasks.{task}.chain comes back to itself: {' -> '.join(seen)}; cut it somewhere.")
+        return self
+
+    @model_validator(mode="after")
     def _labels_are_no_features(self) -> Config:
         for task, spec in self.tasks.items():
             for kind in ("numeric", "categorical", "multi_valued"):
@@ -228,6 +283,13 @@ class Config(_Section):
                     raise ValueError(
                         f'column "{spec.label}" is the label of task "{task}" and stands under features.{kind} too; '
                         f"remove it from features.{kind}, for a label among the inputs gives the answer away."
+                    )
+                condition = None if spec.where is None else Condition.parse(spec.where)
+                if condition is not None and condition.column in getattr(self.features, kind):
+                    raise ValueError(
+                        f'column "{condition.column}" decides which rows have the label of task "{task}" (where: '
+                        f"{condition}) and stands under features.{kind} too; remove it from features.{kind}, for what "
+                        "decides it may not be known when the model is used."
                     )
         for task in self.alignment.tasks or []:
             if task not in self.tasks:

@@ -208,3 +208,63 @@ def test_bad_arguments_are_quoted(change, message):
 def test_a_string_is_no_list_of_tasks():
     with pytest.raises(TypeError, match='received the string "buy"'):
         shared_private(FIELDS, "buy")
+
+
+# --- chains -----------------------------------------------------------------------------------------------------------
+
+
+def chained(chain, tasks=("click", "cart", "buy", "like")):
+    return shared_private(FIELDS, tasks, shared_dim=3, private_dim=2, towers=(4,), chain=chain)
+
+
+def test_a_chained_output_is_the_product_of_its_factors():
+    """By hand, from the logits of the towers; "like" is part of no chain and stays as it was."""
+    model, inputs = chained({"cart": "click", "buy": "cart"}), batch()
+    for task in ("click", "cart", "buy", "like"):  # biases start at zero; let them differ
+        last = model.get_layer(task if task == "like" else f"{task}_logit")
+        last.bias.assign([{"click": -2.0, "cart": -1.0, "buy": 0.5, "like": 1.0}[task]])
+    factors = {}
+    for task in ("click", "cart", "buy"):
+        logit = keras.Model(model.input, model.get_layer(f"{task}_logit").output)(inputs)
+        factors[task] = 1 / (1 + np.exp(-logit.numpy()))
+    predictions = model(inputs)
+    np.testing.assert_allclose(predictions["click"], factors["click"], rtol=1e-5)
+    np.testing.assert_allclose(predictions["cart"], factors["click"] * factors["cart"], rtol=1e-5)
+    product = factors["click"] * factors["cart"] * factors["buy"]
+    np.testing.assert_allclose(predictions["buy"], product, rtol=1e-5)
+    assert list(model.output) == ["click", "cart", "buy", "like"]
+    assert model.get_layer("like").kernel.shape == (4, 1)
+    assert len(model.trainable_variables) == len(chained(None).trainable_variables)
+
+
+def test_a_rare_positive_of_a_chain_gets_its_gradient():
+    """By hand: d -log(σ(a) σ(b)) / da = σ(a) - 1; the product itself, 1e-14, is under what Keras cuts off."""
+    model, inputs = chained({"buy": "click"}, ("click", "buy")), batch()
+    biases = [model.get_layer(f"{task}_logit").bias for task in ("click", "buy")]
+    for task, bias in zip(("click", "buy"), biases, strict=True):
+        model.get_layer(f"{task}_logit").kernel.assign(np.zeros((4, 1)))
+        bias.assign([-16.0])
+    with tf.GradientTape() as tape:
+        loss = keras.losses.BinaryCrossentropy()(np.ones((5, 1)), model(inputs)["buy"])
+    np.testing.assert_allclose(loss, 32.0, rtol=1e-5)
+    for gradient in tape.gradient(loss, biases):
+        np.testing.assert_allclose(gradient, [-1.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [
+        ({"buy": "clik"}, r'`chain` names "clik", which is no task'),
+        ({"by": "click"}, r'`chain` names "by", which is no task'),
+        ({"buy": "buy"}, "comes back to itself: buy -> buy"),
+        ({"like": "buy", "buy": "cart", "cart": "buy"}, "comes back to itself: like -> buy -> cart -> buy"),
+    ],
+)
+def test_chains_that_are_refused(chain, message):
+    with pytest.raises(ValueError, match=message):
+        chained(chain)
+
+
+def test_a_task_with_the_name_of_a_chains_layer_is_refused():
+    with pytest.raises(ValueError, match='"buy_chain" is the name of one of the model'):
+        chained({"buy": "click"}, ("click", "buy", "buy_chain"))

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gradalign.data import Schema, TaskSpec, check_labels, labels
+from gradalign.data import Schema, TaskSpec, check_labels, infer_schema, labels
 from gradalign.errors import UserError
 
 
@@ -103,3 +103,102 @@ def test_a_missing_label_column_names_the_nearest():
 def test_types_that_are_no_label(values):
     with pytest.raises(UserError, match="cannot be a label"):
         label(values, 1)
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+def where(condition, other, kind=None, source="the table"):
+    """The label of rows that are all positive, hence 1 where the condition is met."""
+    column = other if isinstance(other, pa.Array) else pa.array(other, kind)
+    table = pa.table({"y": [1] * len(column), "click": column})
+    return labels(table, {"t": TaskSpec("y", 1, where=condition)}, source)["t"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "values", "kind", "expected"),
+    [
+        ("click == 1", [1, 0, None, 2], pa.int32(), [1, NAN, NAN, NAN]),
+        ("click != 1", [1, 0, None, 2], pa.int32(), [NAN, 1, NAN, 1]),  # no value is not another value
+        ("click==1.0", [1, 0], pa.uint8(), [1, NAN]),
+        ("click == '1'", [1, 0], pa.int64(), [1, NAN]),
+        ("click == 0.1", [0.1, 0.2, NAN], pa.float32(), [1, NAN, NAN]),
+        ("click != 0.1", [0.1, 0.2, NAN], pa.float32(), [NAN, 1, NAN]),
+        ("click == true", [True, False, None], None, [1, NAN, NAN]),
+        ("click == 1", [True, False, None], None, [1, NAN, NAN]),
+        ("click == yes", ["yes", "no", "", None], None, [1, NAN, NAN, NAN]),
+        ("click != yes", ["yes", "no", "", None], None, [NAN, 1, NAN, NAN]),
+        (' "click" == "in the shop" ', ["in the shop", "at home"], None, [1, NAN]),
+        ("click == in the shop", ["in the shop", "at home"], None, [1, NAN]),
+        ("click == 01", ["01", "1"], None, [1, NAN]),  # of text, every letter counts
+        ('click == ""', ["", "a", None], None, [1, NAN, NAN]),
+        ("click == null", ["a", "", None], None, [NAN, 1, 1]),
+        ("click != null", [1.0, NAN, None], pa.float64(), [1, NAN, NAN]),
+        ("click == 'null'", ["null", None], None, [1, NAN]),
+        ("click == null", [None, None], pa.null(), [1, 1]),
+        ("click == 1", [None, None], pa.null(), [NAN, NAN]),
+        ("click == b", pa.array(["a", "b"]).dictionary_encode(), None, [NAN, 1]),
+    ],
+)
+def test_rows_that_do_not_meet_the_condition_have_no_label(condition, values, kind, expected):
+    np.testing.assert_array_equal(where(condition, values, kind), expected)
+
+
+def test_a_row_that_meets_the_condition_may_still_lack_its_label():
+    table = pa.table({"bought": [1, 0, None, 1], "click": [1, 1, 1, 0]})
+    np.testing.assert_array_equal(labels(table, {"t": TaskSpec("bought", where="click == 1")})["t"], [1, 0, NAN, NAN])
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("clik == 1", r"Task \"t\": `where` names \"clik\", which is no column of new.csv. Did you mean \"click\"\?"),
+        ("click == 3", r"the value \"3\" of `where` never occurs in column \"click\", which holds 0, 1"),
+        ("click != 3", r"the value \"3\" of `where` never occurs"),
+        (
+            "city == Osl",
+            r"\"Osl\" of `where` never occurs in column \"city\", which holds Oslo, Rome.*Did you mean \"Oslo\"",
+        ),
+        ("click == null", r"`where` asks for null, but every row of column \"click\" has a value in new.csv"),
+        ("tags == 1", r"column \"tags\" of `where` is of type list<.*>, which cannot be compared"),
+        ("none == 1", r"\"1\" of `where` never occurs in column \"none\", which holds nothing"),
+        ("city == Rome", r"label column \"y\", where city == Rome, holds one value only, 0"),
+        ("free == 1", r"label column \"y\", where free == 1, is empty in new.csv"),
+        ("late == 1", r"positive value 1 never occurs in column \"y\", where late == 1, which holds 0, 2"),
+    ],
+)
+def test_conditions_that_leave_nothing_to_learn_are_refused(condition, message):
+    table = pa.table(
+        {
+            "y": [1, 0, 0, None, 2],
+            "click": [1, 1, 0, 0, 1],
+            "city": ["Oslo", "Oslo", "Rome", "Rome", "Oslo"],
+            "tags": [[1]] * 5,
+            "none": pa.nulls(5),
+            "free": [0, 0, 0, 1, 0],
+            "late": [0, 1, 0, 0, 1],
+        }
+    )
+    with pytest.raises(UserError, match=message):
+        check_labels(table, {"t": TaskSpec("y", where=condition)}, "new.csv")
+    check_labels(table, {"t": TaskSpec("y", where="click == 1")}, "new.csv")
+
+
+@pytest.mark.parametrize("condition", ["click", "click = 1", "== 1", "click == 1 == 2", "click >= 1", "", 5])
+def test_what_is_no_condition(condition):
+    with pytest.raises(UserError, match=r'`where` of the task with label "y" is .*; it must be such as "click == 1"'):
+        TaskSpec("y", where=condition)
+
+
+def test_the_column_of_a_condition_is_no_feature():
+    table = pa.table({"y": [1, 0, 1, 0], "click": [1, 1, 0, 1], "city": list("abab")})
+    tasks = {"t": TaskSpec("y", where="click == 1")}
+    schema = infer_schema(table, tasks)
+    assert schema.columns == ("city",)
+    assert schema.describe().startswith('task t: column "y" is 1, where click == 1\n1 categorical column: city')
+    with pytest.raises(
+        UserError, match=r'"click" decides which rows have the label of task "t" and cannot be a feature'
+    ):
+        infer_schema(table, tasks, {"numeric": ["click"]})
+    # Dropping it by name, as a resolved config might, is what happens anyway.
+    assert infer_schema(table, tasks, {"drop": ["click"]}).columns == ("city",)

@@ -43,6 +43,37 @@ def test_the_smallest_config_has_the_documented_defaults(tmp_path):
     assert (config.training.batch_size, config.training.epochs, config.training.seed) == (1024, 5, 0)
 
 
+def test_a_task_has_a_loss_a_condition_and_a_chain(tmp_path):
+    tasks = """
+  click: {label: clicked, positive: 1, loss: {kind: focal, pos_weight: 5}}
+  like: {label: liked, positive: 1, where: "'page kind' != null"}
+  buy: {label: bought, positive: 1, chain: click}
+"""
+    config = load_config(_write(tmp_path, SMALL.replace("\n  buy: {label: bought, positive: 1}\n", tasks)))
+    assert config.tasks["like"].loss.model_dump() == {
+        "kind": "binary_crossentropy",
+        "pos_weight": 1.0,
+        "label_smoothing": 0.0,
+        "gamma": None,
+    }
+    # What the paper of focal loss takes is written out.
+    assert (config.tasks["click"].loss.gamma, config.tasks["click"].loss.pos_weight) == (2.0, 5.0)
+    assert (config.tasks["like"].where, config.tasks["buy"].where) == ("'page kind' != null", None)
+    assert (config.tasks["buy"].chain, config.tasks["click"].chain) == ("click", None)
+    assert load_config(_write(tmp_path, dump_config(config))) == config
+
+
+def test_chains_of_chains():
+    def of(**chains):
+        tasks = {task: {"label": "y", "positive": 1, "chain": above} for task, above in chains.items()}
+        return validate({"name": "a", "data": {"train": "a.csv", "test": "b.csv"}, "tasks": tasks})
+
+    assert of(a="b", b="c", c=None).tasks["a"].chain == "b"
+    for ring, said in (({"a": "b", "b": "a"}, "a -> b -> a"), ({"a": "b", "b": "c", "c": "b"}, "a -> b -> c -> b")):
+        with pytest.raises(UserError, match=f"comes back to itself: {said}; cut it"):
+            of(**ring)
+
+
 def test_paths_are_relative_to_the_file_and_overridden_ones_to_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -170,6 +201,23 @@ REFUSED = {
     "tasks.income.positive=[]": ["tasks.income.positive is []"],
     "tasks.income.positive=null": ["tasks.income.positive is null"],
     "tasks.income.loss_weight=-1": ["tasks.income.loss_weight is -1", "0 or more"],
+    # a task's loss, condition and chain
+    "tasks.income.loss.pos_wieght=5": ['Did you mean "tasks.income.loss.pos_weight"?'],
+    "tasks.income.loss.kind=hinge": ['tasks.income.loss.kind is "hinge"', '"focal"'],
+    "tasks.income.loss=focal": ['tasks.income.loss is "focal"', "kind, pos_weight"],
+    "tasks.income.loss.pos_weight=0": ["tasks.income.loss.pos_weight is 0", "above 0"],
+    "tasks.income.loss.label_smoothing=1": ["tasks.income.loss.label_smoothing is 1"],
+    "tasks.income.loss={kind: focal, gamma: -1}": ["tasks.income.loss.gamma is -1", "0 or more"],
+    "tasks.income.loss.gamma=2": ["tasks.income.loss has kind: binary_crossentropy and gamma: 2"],
+    "tasks.income.where=sex": ['tasks.income.where is "sex"', '"click == 1"'],
+    "tasks.income.where=sex = Male": ['tasks.income.where is "sex = Male"', "write == for equal"],
+    "tasks.income.where=age > 30": ['tasks.income.where is "age > 30"', "a column of their own"],
+    "tasks.income.where=\"'' == 1\"": ["names no column"],
+    "tasks.income.where=5": ["tasks.income.where is 5", "null, or a condition"],
+    "tasks.income.where=age == 30": ['"age" decides which rows', 'task "income"', "features.numeric"],
+    "tasks.income.chain=colege": ['tasks.income.chain names "colege"', 'Did you mean "college"?'],
+    "tasks.income.chain=income": ["comes back to itself: income -> income"],
+    "tasks.income={label: income_50k, positive: x, chain: college, where: sex == Male}": ["both chain", "remove where"],
     "features.categorical=[education]": ['"education" is the label of task "college"', "features.categorical"],
     "features.drop=[age]": ["features.drop", "features.numeric"],
     "features.numeric.age=5": ["features.numeric.age is 5"],
