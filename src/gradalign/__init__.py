@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a 
     from gradalign import gradients as gradients
     from gradalign import layers as layers
     from gradalign import losses as losses
+    from gradalign import optimizers as optimizers
     from gradalign import training as training
     from gradalign._version import __version__ as __version__
     from gradalign.alignment import AdversarialAlignment as AdversarialAlignment
@@ -63,6 +64,7 @@ _PUBLIC = {
     "layers": "gradalign.layers",
     "losses": "gradalign.losses",
     "make_twice_differentiable": "gradalign.layers:make_twice_differentiable",
+    "optimizers": "gradalign.optimizers",
     "reverse_gradient": "gradalign.gradients:reverse_gradient",
     "task_gradients": "gradalign.gradients:task_gradients",
     "training": "gradalign.training",

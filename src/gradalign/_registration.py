@@ -20,6 +20,7 @@ __all__ = ["register_with_keras"]
 _ROOMS = (
     "gradalign.layers",
     "gradalign.losses",
+    "gradalign.optimizers",
     "gradalign.data",
     "gradalign.multi_task_model",
     "gradalign.alignment",

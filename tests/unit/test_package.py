@@ -35,6 +35,7 @@ PUBLIC = [
     "layers",
     "losses",
     "make_twice_differentiable",
+    "optimizers",
     "reverse_gradient",
     "task_gradients",
     "training",
