@@ -1,4 +1,4 @@
-# A fresh clone needs nothing but this file, make and Python: each of `train`, `test` and `lint` sets itself up first.
+# A fresh clone needs nothing but this file, make and Python: each target sets itself up first.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,13 +14,19 @@ export KERAS_BACKEND := tensorflow
 export TF_USE_LEGACY_KERAS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install train test lint
+# The oldest versions that pyproject.toml admits, on a Python that they run on.
+LOWEST_VENV ?= .venv-lowest
+LOWEST_PYTHON ?= python3.10 python3.11 python3.12
+LOWEST_STAMP := $(LOWEST_VENV)/.installed
+
+.PHONY: help install train test test-lowest lint
 
 help:
-	@echo 'make install   create $(VENV) and install GradAlign with all extras'
-	@echo 'make train     train on Census-Income and write $(RUN), replacing the run there; RUN=... for another folder'
-	@echo 'make test      run the tests, WORKERS=$(WORKERS) at a time'
-	@echo 'make lint      check style, format and types'
+	@echo 'make install       create $(VENV) and install GradAlign with all extras'
+	@echo 'make train         train on Census-Income and write $(RUN), replacing the run there; RUN=... for another folder'
+	@echo 'make test          run the tests, WORKERS=$(WORKERS) at a time'
+	@echo 'make test-lowest   run them on the oldest versions of everything that pyproject.toml admits'
+	@echo 'make lint          check style, format and types'
 
 install: $(STAMP)
 
@@ -29,6 +35,9 @@ train: $(STAMP)
 
 test: $(STAMP)
 	"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile
+
+test-lowest: $(LOWEST_STAMP)
+	"$(LOWEST_VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	"$(BIN)/ruff" check .
@@ -44,4 +53,12 @@ $(STAMP): pyproject.toml src/gradalign/_version.py
 	  { echo 'Python comes without its venv module here: install it (on Debian and Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
 	"$(PYTHON)" -m venv "$(VENV)"
 	"$(BIN)/python" -m pip install --editable '.[all]'
+	@touch "$@"
+
+$(LOWEST_STAMP): pyproject.toml src/gradalign/_version.py
+	@for python in $(LOWEST_PYTHON); do "$$python" -c 'import ensurepip, venv' 2>/dev/null && break; python=; done; \
+	  test -n "$$python" || { echo 'TensorFlow 2.18 runs on Python 3.10 to 3.12, and none of these works here: $(LOWEST_PYTHON): make test-lowest LOWEST_PYTHON=/path/to/python' >&2; exit 1; }; \
+	  "$$python" -m venv "$(LOWEST_VENV)"
+	sed -nE 's/^ *"([a-zA-Z0-9.-]+)>=([0-9.]+)".*/\1==\2/p' pyproject.toml >"$(LOWEST_VENV)/lowest.txt"
+	"$(LOWEST_VENV)/bin/python" -m pip install --constraint "$(LOWEST_VENV)/lowest.txt" --editable '.[test]'
 	@touch "$@"
