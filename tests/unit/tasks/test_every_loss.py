@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import keras
 import numpy as np
@@ -18,60 +19,73 @@ from .every_loss import LOSSES
 ROWS, STEP = 7, 1e-5
 
 
-@dataclass
-class Measured:
-    """What one forward pass, and two beside it, tell of every task."""
+@contextmanager
+def in_float64() -> Iterator[None]:
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
 
-    logged: dict[str, float]
-    of_keras: dict[str, float]
-    second: dict[str, float]
-    differences: dict[str, float]
-    alignment: tuple[float, float]
+
+class Everything:
+    """One model with all the losses at once, in float64, and what can be asked of it."""
+
+    def __init__(self) -> None:
+        keras.utils.set_random_seed(0)
+        self.losses = every_loss.losses_of(LOSSES)
+        self.base, (x, self.y) = every_loss.base(LOSSES), every_loss.data(LOSSES, ROWS)
+        self.x = {"x": tf.constant(x["x"])}
+        self.model = ga.MultiTaskModel(self.base, "encoder", ga.AdversarialAlignment(1.0, schedule=1.0))
+        self.model.compile("sgd", loss=self.losses, run_eagerly=True)
+        rng = np.random.default_rng(1)
+        self.cotangents = {task: tf.constant(rng.normal(size=(ROWS, 5))) for task in LOSSES}
+        self.direction = tf.constant(rng.normal(size=(ROWS, 5)))
+
+    def at(self, shift: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Each task's gradient along its cotangent, and the alignment loss, with the shared tensor shifted."""
+        forward = self.model.forward((self.x, self.y), training=True, aligned=True, shift=[shift])
+        of_tasks = self.model.task_gradients_of(forward)
+        along = {task: tf.reduce_sum(of_tasks[task][0] * self.cotangents[task]) for task in LOSSES}
+        return along, self.model.alignment(of_tasks, forward.masks)
+
+    def second(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Their derivatives along one direction, by way of tapes; the alignment's is not reversed."""
+        with tf.GradientTape(persistent=True) as tape:
+            shift = tf.zeros((ROWS, 5), "float64")
+            tape.watch(shift)
+            along, alignment = self.at(shift)
+        derivatives = {t: tf.reduce_sum(tape.gradient(value, shift) * self.direction) for t, value in along.items()}
+        return derivatives, -tf.reduce_sum(tape.gradient(alignment, shift) * self.direction)
+
+    def differences(self) -> tuple[dict[str, float], float]:
+        """The same by central differences."""
+        (forth, up), (back, down) = self.at(STEP * self.direction), self.at(-STEP * self.direction)
+        return {task: float(forth[task] - back[task]) / (2 * STEP) for task in LOSSES}, float(up - down) / (2 * STEP)
 
 
 @pytest.fixture(scope="module")
-def measured() -> Measured:
-    """One model with all the losses at once, in float64."""
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    keras.utils.set_random_seed(0)
-    losses = every_loss.losses_of(LOSSES)
-    base, (x, y) = every_loss.base(LOSSES), every_loss.data(LOSSES, ROWS)
-    model = ga.MultiTaskModel(base, "encoder", ga.AdversarialAlignment(1.0, schedule=1.0, normalize="batch"))
-    model.compile("sgd", loss=losses, run_eagerly=True)
-    logs = model.evaluate(x, y, verbose=0, return_dict=True, batch_size=3)
-    of_keras = {}
-    for task, prediction in base(x).items():
-        rows = ~np.isnan(y[task].reshape(ROWS, -1)).any(axis=1)
-        loss = losses[task] if isinstance(losses[task], keras.losses.Loss) else keras.losses.get(losses[task])
-        of_keras[task] = float(tf.reduce_mean(loss(y[task][rows], prediction.numpy()[rows])))
+def everything() -> Everything:
+    with in_float64():
+        return Everything()
 
-    rng = np.random.default_rng(1)
-    cotangents = {task: tf.constant(rng.normal(size=(ROWS, 5))) for task in LOSSES}
-    direction = tf.constant(rng.normal(size=(ROWS, 5)))
 
-    def at(shift: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        forward = model.forward((x, y), training=True, aligned=True, shift=[shift])
-        of_tasks = model.task_gradients_of(forward)
-        along = {task: tf.reduce_sum(of_tasks[task][0] * cotangents[task]) for task in LOSSES}
-        return along, model.alignment(of_tasks, forward.masks)
+@pytest.fixture(scope="module")
+def differences(everything) -> tuple[dict[str, float], float]:
+    with in_float64():
+        return everything.differences()
 
-    with tf.GradientTape(persistent=True) as tape:
-        shift = tf.zeros((ROWS, 5), "float64")
-        tape.watch(shift)
-        along, alignment = at(shift)
-    second = {task: float(tf.reduce_sum(tape.gradient(value, shift) * direction)) for task, value in along.items()}
-    reversed_ = -float(tf.reduce_sum(tape.gradient(alignment, shift) * direction))
-    (forth, up), (back, down) = at(STEP * direction), at(-STEP * direction)
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy("float32")
-    return Measured(
-        {task: logs[f"{task}_loss"] for task in LOSSES},
-        of_keras,
-        second,
-        {task: float(forth[task] - back[task]) / (2 * STEP) for task in LOSSES},
-        (reversed_, float(up - down) / (2 * STEP)),
-    )
+
+@pytest.fixture(scope="module")
+def second(everything) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    with in_float64():
+        return everything.second()
+
+
+@pytest.fixture(scope="module")
+def logged(everything) -> dict[str, float]:
+    with in_float64():
+        return everything.model.evaluate(everything.x, everything.y, verbose=0, return_dict=True, batch_size=4)
 
 
 def test_the_table_has_every_loss_of_keras():
@@ -79,15 +93,48 @@ def test_the_table_has_every_loss_of_keras():
 
 
 @pytest.mark.parametrize("task", LOSSES)
-def test_value_and_second_order(task, measured):
-    assert measured.logged[task] == pytest.approx(measured.of_keras[task], rel=1e-9)
-    assert measured.second[task] == pytest.approx(measured.differences[task], rel=1e-6, abs=1e-8)
-    assert abs(measured.second[task]) > 1e-4
+def test_value(task, everything, logged):
+    label, prediction = everything.y[task], everything.base(everything.x)[task].numpy()
+    rows = ~np.isnan(label.reshape(ROWS, -1)).any(axis=1)
+    loss = everything.losses[task]
+    loss = loss if isinstance(loss, keras.losses.Loss) else keras.losses.get(loss)
+    assert logged[f"{task}_loss"] == pytest.approx(float(tf.reduce_mean(loss(label[rows], prediction[rows]))), rel=1e-9)
 
 
-def test_the_alignment_of_them_all(measured):
-    assert measured.alignment[0] == pytest.approx(measured.alignment[1], rel=1e-5)
-    assert abs(measured.alignment[0]) > 1e-6
+@pytest.mark.parametrize("task", LOSSES)
+def test_second_order(task, second, differences):
+    assert abs(differences[0][task]) > 1e-4
+    assert float(second[0][task]) == pytest.approx(differences[0][task], rel=1e-6, abs=1e-8)
+
+
+def test_second_order_of_the_alignment_of_them_all(second, differences):
+    assert abs(differences[1]) > 1e-6
+    assert float(second[1]) == pytest.approx(differences[1], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_second_order_compiled(everything, differences):
+    """All tasks in one sum, each with its share of it: a wrong one shows, and one backward pass is enough."""
+    rng = np.random.default_rng(2)
+    shares = {task: rng.uniform(1, 2) / abs(wanted) for task, wanted in differences[0].items()}
+
+    def along(x, y):
+        with tf.GradientTape() as tape:
+            shift = tf.zeros((ROWS, 5), "float64")
+            tape.watch(shift)
+            forward = everything.model.forward((x, y), training=True, aligned=True, shift=[shift])
+            of_tasks = everything.model.task_gradients_of(forward)
+            parts = [tf.reduce_sum(of_tasks[t][0] * everything.cotangents[t]) * shares[t] for t in LOSSES]
+            total = tf.add_n(parts)
+        return tf.reduce_sum(tape.gradient(total, shift) * everything.direction)
+
+    wanted = sum(shares[task] * differences[0][task] for task in LOSSES)
+    y = {task: tf.constant(label) for task, label in everything.y.items()}
+    with in_float64():
+        traced = tf.function(along, autograph=False)
+        compiled = tf.function(traced, autograph=False, jit_compile=True)  # the same graph, through XLA
+        for found in (traced(everything.x, y), compiled(everything.x, y)):
+            assert float(found) == pytest.approx(wanted, rel=1e-6)
 
 
 # --- losses without curvature -----------------------------------------------------------------------------------------
