@@ -190,7 +190,8 @@ class MultiTaskModel(MultiTaskSteps):
         """Set optimizers, losses and metrics, as `keras.Model.compile`, with dicts keyed by task.
 
         Args:
-            optimizer: trains the base; a name or an optimizer.
+            optimizer: trains the base; a name or an optimizer. With `gradient_accumulation_steps` it follows the mean
+                of the batches' gradients: the large batch's where each batch has as many labels of every task.
             loss: `{task: loss}`, or one loss for every task. Losses with `reduction="sum"` are refused.
             loss_weights: `{task: c_t}`; a missing task weighs 1.
             metrics: `{task: metrics}`, over labelled rows that all weigh 1.
@@ -201,6 +202,9 @@ class MultiTaskModel(MultiTaskSteps):
             auto_scale_loss: scale the loss where the base computes in float16.
             discriminator_optimizer: of the alignment's own weights; default the kind of `optimizer` at ten times its
                 learning rate.
+
+        Raises:
+            UserError: also for what a mode cannot do, see `gradalign.tasks.mode_arguments`.
         """
         if loss is None:
             raise UserError("compile needs a loss for each task, such as loss={'click': 'binary_crossentropy'}.")

@@ -15,8 +15,10 @@ def sum_repeated_rows(gradient: Any) -> Any:
     Adam and its kin square a gradient, and the square of a sum is not the sum of squares: Keras 3.15 hands them the
     parts, so that a row that a batch holds three times moves too far. PyTorch and dense gradients sum first.
 
-    Under XLA, rows that come from another `unique`, as those of `FieldEmbedding` do, may be padded with repetitions whose
-    values are zero; what adds the parts up is not changed by these.
+    Under XLA, rows that come from another `unique`, as those of `FieldEmbedding` do, may be padded with repetitions
+    whose values are zero; what adds the parts up is not changed by these.
+
+    A row that several replicas look up is one row only after their gradients are summed, by `sum_on_first_replica`.
 
     Args:
         gradient: `tf.IndexedSlices`, tensor or `None`.
