@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.diagnostics.graph_paths import Graph, functions_of, graph_of
+from gradalign.errors import UserError
 from gradalign.gradients.recording import find_layers, layer_paths, record_outputs
 from gradalign.layers.recurrent import admits_cudnn
 from gradalign.tasks import predictions_by_task, specs_from_config
@@ -28,6 +29,7 @@ __all__ = ["PathLayer", "layers_on_the_path", "layers_without_second_order", "pa
 _STOCK = (keras.layers.LayerNormalization, keras.layers.BatchNormalization, keras.layers.GroupNormalization)
 _SWAP = "or let ga.make_twice_differentiable(base) swap it before you wrap the base"
 _MARK = "gradalign_layer_"
+_MAX_POOLING = ("MaxPool", "MaxPoolV2", "MaxPool3D")
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,18 @@ class PathLayer:
         class_name: its class.
         reason: what is wrong with it, the rest of a sentence that starts with the layer.
         mend: what to do, an imperative.
+        raises: whether a step with it cannot even be computed.
     """
 
     path: str
     class_name: str
     reason: str
     mend: str
+    raises: bool = False
 
 
 def layers_without_second_order(
-    base: keras.Model, shared: Any, inputs: Any, tasks: list[str] | None = None
+    base: keras.Model, shared: Any, inputs: Any, tasks: list[str] | None = None, *, compiled: bool = False
 ) -> list[PathLayer]:
     """Return the layers between `shared` and the predictions that are wrong at second order, in order of their paths.
 
@@ -57,6 +61,7 @@ def layers_without_second_order(
         shared: the layers of the shared tensor, as `MultiTaskModel` takes them.
         inputs: `tf.TensorSpec`s of `base`'s inputs.
         tasks: tasks whose losses count; all by default.
+        compiled: whether the steps are compiled by XLA.
 
     Raises:
         UserError: for a `shared` that is not in the model, or a base that does not return a dict.
@@ -85,6 +90,7 @@ def layers_without_second_order(
         )
         stops = list(_stops(graph, way, functions_of(predictions)))
         found.extend(_findings(base, paths, way, stops))
+        found.extend(_without_kernel(base, paths, {name: graph.nodes[name].kind for name in way}, compiled))
 
     # Traced and thrown away: nothing runs, so neither random numbers nor moving statistics move.
     with tf.init_scope():
@@ -93,9 +99,18 @@ def layers_without_second_order(
 
 
 def layers_on_the_path(model: Any) -> list[PathLayer]:
-    """Return what `layers_without_second_order` finds for the aligned tasks of a `MultiTaskModel` with weights."""
+    """Return what `layers_without_second_order` finds for the aligned tasks of a compiled `MultiTaskModel`.
+
+    Raises:
+        UserError: in one sentence, where a step cannot even be computed with the layers found.
+    """
     inputs = specs_from_config(model.get_build_config()["inputs"])
-    return layers_without_second_order(model.base, model.shared, inputs, list(model.alignment.aligned_tasks))
+    found = layers_without_second_order(
+        model.base, model.shared, inputs, list(model.alignment.aligned_tasks), compiled=bool(model.jit_compile)
+    )
+    if stopping := [layer for layer in found if layer.raises]:
+        raise UserError(" ".join(path_sentences(stopping)))
+    return found
 
 
 def path_sentences(found: list[PathLayer]) -> list[str]:
@@ -130,6 +145,24 @@ def _findings(base: Any, paths: dict[str, Any], way: set[str], stops: list[str])
             mend = f"take gradalign.layers.{kind}, give it use_cudnn=False, {_SWAP}"
             found.append(PathLayer(path, type(layer).__name__, reason, mend))
     return found
+
+
+def _without_kernel(base: Any, paths: dict[str, Any], kinds: dict[str, str], compiled: bool) -> list[PathLayer]:
+    """Return the layers with an operation whose second derivative TensorFlow, or XLA, does not have."""
+    layers = list(paths.items())
+    found: dict[PathLayer, None] = {}
+    for name, kind in sorted(kinds.items()):
+        number = _innermost(name)
+        path, layer = (base.name, base) if number is None else layers[number]
+        if kind == "Softsign":
+            reason, mend = "has no second derivative in TensorFlow (softsign)", "take another activation, such as tanh"
+        elif kind in _MAX_POOLING and compiled:
+            reason = "has no second derivative that XLA can compile (max pooling)"
+            mend = "give compile jit_compile=False, or take average or global max pooling"
+        else:
+            continue
+        found[PathLayer(path, type(layer).__name__, reason, mend, raises=True)] = None
+    return list(found)
 
 
 def _stopping(path: str, class_name: str, layer: Any) -> PathLayer:

@@ -61,6 +61,8 @@ class _Pass:
         tape = tf.GradientTape(persistent=True)
         # Before its variables are noted: a base may get them from its first batch.
         model.make_ready_for(batch)
+        # Ahead of the pass, which some of them would break off with an error of TensorFlow's.
+        self.path_layers = layers_on_the_path(model) if shift is None else []
         with _unchanged(model), model.alignment.fixed_strength(1.0), tape:
             self.forward = model.forward(batch, training=True, aligned=True, shift=shift)
             self.losses = model.weighted_losses(self.forward)
@@ -132,7 +134,7 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
         normalize=model.alignment.normalize,
         mixes_rows=leaks,
         leak=label_leak(run.forward.rows, run.forward.predictions, list(tasks)),
-        path_layers=layers_on_the_path(model),
+        path_layers=run.path_layers,
     )
 
 

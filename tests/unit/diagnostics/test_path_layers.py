@@ -195,3 +195,27 @@ def test_a_stop_gradient_of_the_base_itself_names_the_base():
     np.testing.assert_equal([w.numpy() for w in base.weights], weights)
     [sentence] = path_sentences(found)
     assert 'layer "own" (OwnCall) stops gradients' in sentence and "take the stop-gradient out" in sentence
+
+
+@pytest.mark.parametrize(
+    ("layer", "jit_compile", "sentence"),
+    [
+        (L.Dense(4, "softsign", name="soft"), False, 'layer "soft" (Dense) has no second derivative in TensorFlow'),
+        (L.MaxPooling1D(2, name="pool"), True, 'layer "pool" (MaxPooling1D) has no second derivative that XLA can'),
+        (L.MaxPooling1D(2, name="pool"), False, None),
+    ],
+)
+def test_what_cannot_be_computed_is_one_sentence(layer, jit_compile, sentence):
+    x = keras.Input((STEPS, WIDTH), name="x")
+    h = L.Flatten()(layer(L.Dense(WIDTH, name="encoder")(x)))
+    base = keras.Model({"x": x}, {task: L.Dense(1, "sigmoid", name=task)(L.Dense(3, "tanh")(h)) for task in "ab"})
+    model = ga.MultiTaskModel(base, "encoder", ga.AdversarialAlignment(normalize="batch"))
+    model.compile("sgd", loss="binary_crossentropy", jit_compile=jit_compile)
+    x, y = {"x": np.ones((4, STEPS, WIDTH), "float32")}, {task: np.array([0.0, 1.0, 1.0, 0.0]) for task in "ab"}
+    if sentence is None:
+        assert ga.check_second_order(model, (x, y)).path_layers == []
+    else:
+        for call in (lambda: model.fit(x, y, verbose=0), lambda: ga.check_second_order(model, (x, y))):
+            with pytest.raises(ga.UserError) as raised:
+                call()
+            assert sentence in str(raised.value)
