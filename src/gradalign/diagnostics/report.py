@@ -56,6 +56,7 @@ class SecondOrderReport:
         difference: largest deviation found, relative to the norm of `dA/ds`.
         normalize: the alignment's normalisation.
         reverses: whether the differences have the sign that a reversal gives; `None` where they were not taken.
+        is_coarse: whether the base computes in float16 or bfloat16, whose rounding hides differences; none are taken.
         mixes_rows: whether the alignment loss changes with rows that are left out.
         leak: what the labels alone give away; `None` for tasks that are not binary.
         path_layers: layers between the shared tensor and a loss whose second derivative is wrong or missing.
@@ -69,6 +70,7 @@ class SecondOrderReport:
     agrees: bool | None = None
     difference: float | None = None
     reverses: bool | None = None
+    is_coarse: bool = False
     mixes_rows: bool = False
     leak: LabelLeak | None = None
     path_layers: list[PathLayer] = field(default_factory=list)
@@ -156,6 +158,8 @@ class SecondOrderReport:
         if self.agrees is not None:
             verdict = "agree" if self.agrees else "DISAGREE"
             lines += ["", f"  Finite differences {verdict}: largest deviation {self.difference:.2g} of |dA/ds|."]
+        elif self.is_coarse:
+            lines += ["", "  Finite differences were not taken: they need float32, and half floats round them away."]
         if self.leak is not None:
             lines += ["", str(self.leak)]
         lines += ["", *(self.sentences() or ["All is well: the alignment reaches the shared tensor."])]

@@ -18,6 +18,7 @@ from gradalign.diagnostics.discriminator_checks import label_leak, mixes_rows
 from gradalign.diagnostics.path_layers import layers_on_the_path
 from gradalign.diagnostics.report import DEAD_BELOW, SecondOrderReport, TaskNorms
 from gradalign.errors import UserError
+from gradalign.gradients.recording import layer_paths
 from gradalign.gradients.sparse import sum_repeated_rows
 from gradalign.gradients.task_gradients import TaskGradients
 
@@ -186,7 +187,9 @@ def check_second_order(model: Any, batch: Any) -> SecondOrderReport:
     first = run.tape.gradient(run.losses, variables)
     second = run.tape.gradient(run.alignment_loss, variables)
     report.variables = {v.path: (_norm([f]), _norm([s])) for v, f, s in zip(variables, first, second, strict=True)}
-    if not all(norms.is_dead for norms in report.tasks.values()):
+    halves = ("float16", "bfloat16")
+    report.is_coarse = any(getattr(c, "compute_dtype", "") in halves for c in layer_paths(model.base).values())
+    if not report.is_coarse and not all(norms.is_dead for norms in report.tasks.values()):
         # Along a dead path there is no gradient to compare with, only the jumps of piecewise constant directions.
         report.difference, report.agrees, report.reverses = _finite_differences(model, batch, run)
     return report

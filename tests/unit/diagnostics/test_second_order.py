@@ -236,6 +236,14 @@ def test_a_subclassed_base_that_was_never_called():
     assert report.agrees is False and "BatchNormalization" in str(report)
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_rounding_of_half_floats_is_no_disagreement(policy):
+    keras.config.set_dtype_policy(policy)
+    report = ga.check_second_order(make(), batch())
+    assert report.ok, str(report)
+    assert report.agrees is None and "Finite differences were not taken" in str(report)
+
+
 def test_nothing_to_align():
     x, y = data(8)
     nothing = {task: np.full_like(y[task], np.nan) for task in y}
