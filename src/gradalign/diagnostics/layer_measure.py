@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradalign.diagnostics.layer_table import Case
-from gradalign.gradients.task_gradients import task_gradients
+from gradalign.gradients.task_gradients import TaskTape
 
 __all__ = ["MODES", "Measured", "Probe", "float64", "measure"]
 
@@ -81,11 +81,13 @@ class Probe:
         with tf.GradientTape() as tape:
             tape.watch(x)
             s = self._call(self.ids) if self.case.ids else x
-            losses, gradients = task_gradients(lambda s: {"": _loss(s if self.case.ids else self._call(s))}, s)
-            g = gradients[""]
+            with TaskTape() as task_tape:
+                s = task_tape.watch(s)
+                loss = tf.reduce_sum(_loss(s if self.case.ids else self._call(s)))
+            [g] = task_tape.gradients({"": loss}, [s])[""]
             a = tf.reduce_sum(_pattern(g.shape, 2.0) * g) + tf.reduce_sum(tf.square(g)) / 2
         found = tape.gradient(a, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return tf.reduce_sum(losses[""]), g, a, *(tf.convert_to_tensor(f) for f in found)
+        return loss, g, a, *(tf.convert_to_tensor(f) for f in found)
 
     def computes_the_same(self, other: Probe) -> bool:
         """Tell whether the outputs at the point are those of `other`, to the last bit."""
