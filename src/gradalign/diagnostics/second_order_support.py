@@ -33,7 +33,10 @@ _INTRO = """\
 
 The alignment's gradient is a gradient of a gradient. Each layer below was measured where a tower's would stand, between
 the shared tensor and a loss, in float64: the gradient of a function of the task's gradient, by the shared tensor and by
-the layer's weights, against central differences. *Right* means that they agree to one part in a million.
+the layer's weights, against central differences. *Right* means that they agree to one part in a million. Where a layer
+computes the same in training and inference, one measurement stands for both. LSTM and GRU layers that Keras may run
+with cuDNN are refused by their configuration, on any device; mind that Keras does not save `use_cudnn`, while the
+layers in `gradalign.layers` never use it.
 
 `fit` and `ga.check_second_order` name a layer of your model that is refused here, and the mend.
 
@@ -109,7 +112,7 @@ def page(found: dict[str, Verdicts]) -> str:
 
 
 def _title(mode: str, training: bool) -> str:
-    return f"{mode.replace('jit_compile', 'XLA')}, {'training' if training else 'inference'}"
+    return f"{mode.replace('jit_compile', 'XLA')} {'training' if training else 'inference'}"
 
 
 def _code(name: str) -> str:
