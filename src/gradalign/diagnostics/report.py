@@ -96,12 +96,18 @@ class SecondOrderReport:
         dead = [norms for norms in self.tasks.values() if norms.is_dead]
         what = "There is a dead path: the alignment cannot reach the shared representation through"
         # With "l2" a piecewise-linear tower is enough; a loss without curvature is its own reason.
-        straight = [norms.task for norms in dead if self.normalize != "l2" or not norms.bends]
-        if turning := [norms.task for norms in dead if norms.task not in straight]:
+        straight = [norms.task for norms in dead if not norms.bends]
+        bent = [norms.task for norms in dead if norms.bends]
+        if turning := bent if self.normalize == "l2" else []:
             found.append(
                 f'{what} {_tasks(turning)}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) '
                 "the direction of the gradient does not change with the shared tensor; use smooth activations such as "
                 'gelu in the tower, or normalize="batch".'
+            )
+        elif bent:
+            found.append(
+                f"{what} {_tasks(bent)}, because the discriminator is saturated: it is sure of every row, so its loss "
+                "hands no gradient back; lower its learning rate with discriminator_optimizer, or raise the weight."
             )
         if straight:
             found.append(

@@ -337,3 +337,28 @@ def test_what_the_labels_give_away():
     assert report.leak.accuracy == pytest.approx((0.75 + 0.75) / 2) and report.leak.chance == 0.5
     assert "Label leak" in str(report) and "right in 0.750 of the rows" in str(report)
     assert report.ok
+
+
+def test_a_saturated_discriminator_is_no_loss_without_curvature():
+    """Two tasks whose gradients a discriminator with huge logits tells apart for sure: its loss hands nothing back."""
+    base = functional()
+    base.get_layer("tower_buy").set_weights(base.get_layer("tower_click").get_weights())
+    kernel, bias = base.get_layer("click").get_weights()
+    base.get_layer("buy").set_weights([kernel, bias])
+    sure = discriminator()
+    model = compiled(aligned(base, normalize="batch", discriminator=sure))
+    x, _ = batch()
+    y = {"click": tf.ones([16, 1]), "buy": tf.zeros([16, 1])}  # gradients of opposite sign in every row
+    rows = model.alignment.rows_of(
+        model.task_gradients_of(model.forward((x, y), training=True, aligned=True))
+    ).gradients
+    direction = tf.reduce_mean(rows[0] - rows[1], axis=0)
+    assert (
+        float(tf.reduce_min(tf.linalg.matvec(rows[0], direction)))
+        > 0
+        > float(tf.reduce_max(tf.linalg.matvec(rows[1], direction)))
+    )
+    sure.layers[-1].set_weights([np.stack([1e4 * direction, -1e4 * direction], axis=1), np.zeros(2)])
+    report = norms_at_shared(model, (x, y))
+    assert all(norms.is_dead and norms.bends for norms in report.tasks.values())
+    assert "the discriminator is saturated" in str(report) and "no curvature" not in str(report)
