@@ -140,8 +140,8 @@ class SecondOrderReport:
             found.append(
                 "The second-order gradient is wrong: finite differences of the alignment loss deviate by "
                 f"{self.difference:.0%} of its norm at the shared tensor; look for a layer between the shared tensor "
-                "and a loss that stops gradients inside, such as a stock LayerNormalization or, while it trains, a "
-                "BatchNormalization of vectors."
+                "and a loss that stops gradients inside, such as Keras' own LayerNormalization or, while it trains, "
+                "BatchNormalization, and take it from gradalign.layers."
             )
         return found
 
