@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from xdist import is_xdist_controller
 
 # Before anything imports TensorFlow, and for the processes that tests start.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Compilation is most of what a compiled test costs; what XLA fuses and computes is the same.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 def pytest_configure() -> None:
@@ -28,6 +31,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         import keras  # noqa: F401 - the tests' first import of either would print, and pytest would show it at the end
         import tensorflow as tf
 
+    # Tracing makes objects by the million; those of the imports need no look at each collection.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     [cpu] = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 

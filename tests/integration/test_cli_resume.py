@@ -34,9 +34,18 @@ def _variables(run):
     return [v.numpy() for v in variables if v.dtype != "string"]
 
 
+# A suite that was started in the background ignores interrupts, and what it starts inherits that.
+COMMAND_LINE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from gradalign.cli import main
+main()
+"""
+
+
 def _kill_after_an_epoch(shop, out, sent):
     """Train in a process of its own and send it a signal once the first checkpoint is there."""
-    command = [sys.executable, "-m", "gradalign.cli", "train", str(shop.config), "--out", str(out), *EPOCHS]
+    command = [sys.executable, "-c", COMMAND_LINE, "train", str(shop.config), "--out", str(out), *EPOCHS]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     partial = out.with_name(out.name + ".partial")
     deadline = time.monotonic() + 120

@@ -138,8 +138,8 @@ def results_table(metrics: Mapping[str, Mapping[str, Any]], alignment: Mapping[s
         table.add_row(task, auc, loss, f"{found['rows']:,}", f"{found['positives']:,}")
     if alignment and alignment.get("discriminator_accuracy") is not None:
         table.caption = (
-            f"discriminator accuracy in the last epoch of training: {alignment['discriminator_accuracy']:.4f} "
-            f"(chance {alignment['chance']:.4f})"
+            f"discriminator accuracy {alignment['discriminator_accuracy']:.4f} (chance {alignment['chance']:.4f})\n"
+            "in the last epoch of training"
         )
         table.caption_justify = "left"
     return table

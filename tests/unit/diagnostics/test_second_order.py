@@ -229,11 +229,8 @@ def test_row_task():
 
 
 def test_a_subclassed_base_that_was_never_called():
-    # Behind its batch normalisation, whose second order TensorFlow gets wrong while it trains.
-    report = ga.check_second_order(compiled(aligned(Subclassed(), shared="norm")), data(16))
-    assert report.ok, str(report)
     report = ga.check_second_order(compiled(aligned(Subclassed(), shared="encoder")), data(16))
-    assert report.agrees is False and "BatchNormalization" in str(report)
+    assert report.ok and report.agrees, str(report)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])

@@ -52,5 +52,13 @@ def test_the_table_says_no_value_where_there_is_none():
     metrics = {"buy": {"auc": None, "log_loss": 0.25, "rows": 1234, "positives": 0}}
     console.print(results_table(metrics, {"discriminator_accuracy": 0.61234, "chance": 0.5}, "the test part"))
     said = console.file.getvalue()
-    for words in ("Metrics on the test part", "buy", "no value", "0.2500", "1,234", "accuracy 0.6123 (chance 0.5000)"):
+    for words in (
+        "Metrics on the test part",
+        "buy",
+        "no value",
+        "0.2500",
+        "1,234",
+        "accuracy 0.6123 (chance 0.5000)",
+        "last epoch",
+    ):
         assert words in said
