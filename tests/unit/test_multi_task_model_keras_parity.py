@@ -14,7 +14,7 @@ from .small_models import WIDTH, Subclassed, data, functional
 BCE = {"click": "binary_crossentropy", "buy": "binary_crossentropy"}
 
 
-def both(make_base, compile_arguments, fit_arguments, x, y, *, epochs=2):
+def both(make_base, compile_arguments, fit_arguments, x, y, *, epochs=3):
     """Train stock Keras and ours from the same start; return both models and histories."""
     results = []
     for wrap in (lambda base: base, ga.MultiTaskModel):
@@ -112,6 +112,7 @@ def test_the_numbers_of_stock_keras(case):
         {"batch_size": 8, "validation_data": (x, y)},
         x,
         y,
+        epochs=2,
     )
     assert_equal_models(results, x)
 
