@@ -16,6 +16,12 @@ def _inner(optimizer: Any) -> Any:
     return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
 
 
+def _parts(optimizer: Any) -> list[Any]:
+    """Return the optimizers that update: an optimizer may keep tables and the rest apart."""
+    inner = _inner(optimizer)
+    return [inner.tables, inner.rest] if hasattr(inner, "tables") else [inner]
+
+
 def accumulates(optimizer: Any) -> bool:
     """Tell whether `optimizer` adds up the gradients of several steps before it updates.
 
@@ -33,8 +39,13 @@ def needs_whole_gradients(optimizer: Any) -> bool:
         >>> needs_whole_gradients(keras.optimizers.SGD(clipnorm=1.0)), needs_whole_gradients(keras.optimizers.SGD())
         (True, False)
     """
-    inner = _inner(optimizer)
-    return inner is not optimizer or any((inner.clipnorm, inner.global_clipnorm, inner.clipvalue))
+    return _inner(optimizer) is not optimizer or any(map(_clips, _parts(optimizer)))
+
+
+def _clips(optimizer: Any) -> bool:
+    # Row-wise optimizers clip by themselves and keep their limits from Keras.
+    own = getattr(optimizer, "limits", {}).values()
+    return any((optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue, *own))
 
 
 def apply_if(condition: tf.Tensor, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:

@@ -30,6 +30,7 @@ class EmbeddingsOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # 
         if kwargs:
             raise UserError(f"Give {', '.join(kwargs)} to the optimizers inside, not to the one around them.")
         self.names = list(names)
+        self._ratio = 1.0  # of the learning rates; kept for the time that one of them is 0, as in a warm-up
 
     def build(self, variables: list[Any]) -> None:
         """Give each variable to its optimizer."""
@@ -76,8 +77,9 @@ class EmbeddingsOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # 
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        factor = float(value) / float(self.rest.learning_rate)
-        self.tables.learning_rate = float(self.tables.learning_rate) * factor
+        if float(self.rest.learning_rate) != 0.0:
+            self._ratio = float(self.tables.learning_rate) / float(self.rest.learning_rate)
+        self.tables.learning_rate = float(value) * self._ratio
         self.rest.learning_rate = value
 
     def finalize_variable_values(self, var_list: Any) -> None:
@@ -126,4 +128,8 @@ def _optimizer(argument: str, given: Any) -> Any:
     found = keras.optimizers.get(given)
     if isinstance(found, (keras.optimizers.LossScaleOptimizer, EmbeddingsOptimizer)):
         raise UserError(f"{argument} is a plain optimizer; put {type(found).__name__} around the whole.")
+    if found.gradient_accumulation_steps:
+        raise UserError(
+            f"{argument} accumulates gradients, which tables and the rest cannot do apart; use larger batches."
+        )
     return found

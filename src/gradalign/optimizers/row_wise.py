@@ -59,9 +59,7 @@ class RowWiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ker
                 f"{kind} does not accumulate gradients, which would make those of a table dense; "
                 "use larger batches, or Keras' own optimizer."
             )
-        # What Keras does with these makes a table's gradient dense or touches every row, so it is not told of them.
-        ignored = {n: kwargs.pop(n) for n in ("ema_momentum", "ema_overwrite_frequency") if n in kwargs}
-        del ignored
+        # Keras' own clipping and decay would make a table's gradient dense or touch every row: it is not told of them.
         super().__init__(learning_rate=learning_rate, loss_scale_factor=loss_scale_factor, name=name, **kwargs)
         limits = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
         for argument, value in {**limits, "weight_decay": weight_decay}.items():
@@ -88,8 +86,8 @@ class RowWiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ker
             ]
 
     def initial_state(self) -> dict[str, tuple[float, bool]]:
-        """Return `{name: (initial value, whether it is one number a row)}`."""
-        raise NotImplementedError
+        """Return `{name: (initial value, whether it is one number a row)}`; given by each optimizer."""
+        raise UserError(f"{type(self).__name__} does not implement initial_state().")
 
     def update(
         self, gradient: tf.Tensor, state: dict[str, tf.Tensor], learning_rate: tf.Tensor
@@ -101,7 +99,7 @@ class RowWiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ker
             state: the rows' state by name; (rows, ...) or, where it is one number a row, (rows, 1, ...).
             learning_rate: scalar.
         """
-        raise NotImplementedError
+        raise UserError(f"{type(self).__name__} does not implement update(gradient, state, learning_rate).")
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Sum repeated rows, clip, and update."""

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import gradalign as ga
+from gradalign.gradients.updates import needs_whole_gradients
 from gradalign.layers import Categorical
 from gradalign.optimizers import LazyAdam, for_embeddings
 
@@ -91,6 +92,16 @@ def test_the_learning_rate_is_one_knob():
     optimizer.learning_rate = 0.005
     assert float(optimizer.rest.learning_rate) == pytest.approx(0.005)
     assert float(optimizer.tables.learning_rate) == pytest.approx(0.01)
+    for rate in (0.0, 0.5):  # a warm-up from nothing
+        optimizer.learning_rate = rate
+    assert float(optimizer.tables.learning_rate) == pytest.approx(1.0)
+
+
+def test_limits_inside_are_seen_from_outside():
+    plain = for_embeddings(tables=LazyAdam(), rest="adam")
+    assert not needs_whole_gradients(plain)
+    assert needs_whole_gradients(for_embeddings(tables=LazyAdam(clipnorm=1.0), rest="adam"))
+    assert needs_whole_gradients(for_embeddings(tables=LazyAdam(), rest=keras.optimizers.Adam(clipvalue=1.0)))
 
 
 def test_the_discriminator_follows_the_rest():
@@ -105,6 +116,8 @@ def test_what_is_refused():
         for_embeddings(tables=LazyAdam(), rest="adam").build(dense.trainable_variables)
     with pytest.raises(ga.UserError, match="tables is a plain optimizer"):
         for_embeddings(tables=keras.optimizers.LossScaleOptimizer(LazyAdam()), rest="adam")
+    with pytest.raises(ga.UserError, match="rest accumulates gradients"):
+        for_embeddings(tables=LazyAdam(), rest=keras.optimizers.Adam(gradient_accumulation_steps=2))
 
 
 def test_a_table_of_another_name():
