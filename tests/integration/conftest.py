@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +51,13 @@ def shop_table(rows: int, seed: int) -> pa.Table:
     )
 
 
+# click 8.1 mixes stderr into stdout unless it is told; from 8.2 on they are apart and there is no such argument.
+SEPARATE = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+
+
 def invoke(*arguments: object) -> Result:
     """Run `gradalign` in this process; what is not a UserError is raised here."""
-    return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+    return CliRunner(**SEPARATE).invoke(main, [str(a) for a in arguments], catch_exceptions=False)
 
 
 @dataclasses.dataclass(frozen=True)

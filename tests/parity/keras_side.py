@@ -21,7 +21,11 @@ def exact_gelu(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * tf.math.erfc(-x * tf.constant(math.sqrt(0.5), x.dtype))
 
 
-ACTIVATIONS = {"gelu": exact_gelu, "keras_gelu": "gelu"}  # any other by the name that Keras knows
+ACTIVATIONS = {
+    "gelu": exact_gelu,
+    "gelu_root_half": "gelu",
+    "gelu_root_two": "gelu",
+}  # any other by the name that Keras knows
 
 
 def base_model(case: Case, shared: str = "row") -> keras.Model:

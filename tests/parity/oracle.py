@@ -24,7 +24,9 @@ import torch.nn.functional as F
 ACTIVATIONS = {
     "tanh": torch.tanh,
     "gelu": F.gelu,  # the exact one, with erf
-    "keras_gelu": lambda x: 0.5 * x * torch.erfc(-x * float(np.float32(np.sqrt(0.5)))),  # its constant in float32
+    # The same as TensorFlow writes it, in 2.21 and in 2.18, each with its constant in float32.
+    "gelu_root_half": lambda x: 0.5 * x * torch.erfc(-x * float(np.float32(np.sqrt(0.5)))),
+    "gelu_root_two": lambda x: 0.5 * x * (1.0 + torch.erf(x / float(np.float32(np.sqrt(2.0))))),
     "softplus": F.softplus,
     "relu": torch.relu,
     "linear": lambda x: x,

@@ -19,8 +19,11 @@ _CHATTER = re.compile(
     rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "  # the older format of the same
     rb"|WARNING: All log messages before absl::InitializeLog\(\)"
     rb"|To enable the following instructions: "
+    # TensorFlow 2.18 registers these twice in every process, and says so as an error.
+    rb"|(E\d{4}|\d{4}-\d\d-\d\d \S+ E) .* Unable to register cu(FFT|DNN|BLAS) factory: .* already been registered"
 )
-_NO_GPU = re.compile(rb"E\d{4} .*failed call to cuInit")  # said on every machine that has no GPU at all
+# Said on every machine that has no GPU at all, in either format.
+_NO_GPU = re.compile(rb"(E\d{4}|\d{4}-\d\d-\d\d \S+ E) .*failed call to cuInit")
 
 
 def is_chatter(line: bytes, has_gpu: bool) -> bool:

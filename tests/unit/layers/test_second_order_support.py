@@ -5,8 +5,10 @@ The same table and the same measurement write `docs/second-order-support.md`; a 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import torch
@@ -155,8 +157,11 @@ def pattern(shape, offset):
 @pytest.mark.parametrize("name", TORCH)
 def test_second_order_against_pytorch(name):
     """One eager call: the other modes are held against it, or against differences, above."""
+    case = BY_NAME[name]
+    if name == "MultiHeadAttention":  # Keras 3.10 rounds 1 / sqrt(keys) to float32, which does nothing to 1 / 2.
+        case = replace(case, build=lambda x: keras.layers.MultiHeadAttention(2, 4)(x, x))
     with float64():
-        probe = Probe(BY_NAME[name], True)
+        probe = Probe(case, True)
         found = [np.asarray(value) for value in probe(*probe.point)]
     point = [torch.tensor(p, requires_grad=True) for p in probe.point]
     if probe.case.ids:

@@ -16,8 +16,16 @@ CHATTER = [
     b"W0000 00:00:1796034448.826741    4164 gpu_device.cc:2341] Cannot dlopen some GPU libraries.",
     b"To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.",
     b"2025-01-01 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.",
+    # TensorFlow 2.18, in every process:
+    b"2025-01-01 10:00:00.123456: E external/local_xla/xla/cuda_fft.cc:477] Unable to register cuFFT factory: "
+    b"Attempting to register factory for plugin cuFFT when one has already been registered",
+    b"E0000 00:00:1796061256.411674   32629 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register "
+    b"factory for plugin cuDNN when one has already been registered",
 ]
-NO_GPU = b"E0000 00:00:1796034462.437224    4195 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error"
+NO_GPU = [
+    b"E0000 00:00:1796034462.437224    4195 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error",
+    b"2025-01-01 10:00:00.123456: E external/local_xla/xla/cuda_driver.cc:152] failed call to cuInit: INTERNAL",
+]
 ERRORS = [
     b"E0000 00:00:1796034462.437224    4195 gpu.cc:52] out of memory",
     b"F0000 00:00:1796034462.437224    4195 cpu_feature_guard.cc:1] Check failed",
@@ -32,7 +40,7 @@ ERRORS = [
 def test_what_is_chatter(has_gpu):
     assert all(is_chatter(line, has_gpu) for line in CHATTER)
     assert not any(is_chatter(line, has_gpu) for line in ERRORS)
-    assert is_chatter(NO_GPU, has_gpu) is not has_gpu
+    assert all(is_chatter(line, has_gpu) is not has_gpu for line in NO_GPU)
 
 
 PROCESS = """
