@@ -9,7 +9,7 @@ import keras
 from gradalign.layers.chained_logit import ChainedLogit
 from gradalign.layers.field_embedding import FieldEmbedding
 from gradalign.layers.fields import Field, MultiValued, Numeric, check_fields, is_input_name, is_output_name
-from gradalign.layers.tower import Activation, check_tower, tower
+from gradalign.layers.tower import Activation, Tower, check_tower
 
 
 def shared_private(
@@ -29,8 +29,8 @@ def shared_private(
     (B, F * private_dim), task t predicts `sigmoid(tower_t([s, p_t]))`.
 
     Layers, by name: one input per field, "shared_embedding", "private_embedding_<task>" (where `private_dim` > 0),
-    "tower_<task>_<i>" and the output layer "<task>". Tasks of a chain also have "<task>_logit", and the chained ones
-    "<task>_chain".
+    the `Tower` "tower_<task>", which gives the logit, and the output layer "<task>"; tasks of a chain that come after
+    another also have "<task>_chain".
 
     Args:
         fields: field name -> field, F of them; the model's inputs carry the same names. Ids are int32 of shape (B,);
@@ -65,27 +65,23 @@ def shared_private(
     _check_dim("shared_dim", shared_dim, 1)
     _check_dim("private_dim", private_dim, 0)
     chain = _check_chain(chain or {}, names)
-    _check_layer_names(fields, names, len(towers), chain)
+    _check_layer_names(fields, names, chain)
 
     inputs = {name: _input(name, field) for name, field in fields.items()}
     shared = FieldEmbedding(fields, shared_dim, name="shared_embedding")(inputs)
     outputs = {}
     for task in names:
-        x = shared
+        x = [shared]
         if private_dim:
-            private = FieldEmbedding(fields, private_dim, name=f"private_embedding_{task}")(inputs)
-            x = keras.layers.Concatenate(name=f"concat_{task}")([shared, private])
-        in_chain = task in chain or task in chain.values()
-        output = {"output_name": f"{task}_logit", "output_activation": None} if in_chain else {"output_name": task}
-        for layer in tower(towers, activation, dropout, f"tower_{task}", **output):
-            x = layer(x)
-        outputs[task] = x
-    _multiply_chains(outputs, chain)
+            x.append(FieldEmbedding(fields, private_dim, name=f"private_embedding_{task}")(inputs))
+        tower = Tower(towers, activation, dropout, output_activation=None, name=f"tower_{task}")
+        outputs[task] = tower(x if private_dim else shared)
+    outputs = _probabilities(outputs, chain)
     return keras.Model(inputs, outputs, name="shared_private")
 
 
-def _multiply_chains(outputs: dict[str, keras.KerasTensor], chain: Mapping[str, str]) -> None:
-    """Put probabilities in place of the logits of the tasks that are part of a chain."""
+def _probabilities(outputs: Mapping[str, keras.KerasTensor], chain: Mapping[str, str]) -> dict[str, keras.KerasTensor]:
+    """Return each task's probability, from the logits of its tower and of those that its chain names."""
     logits: dict[str, keras.KerasTensor] = {}
 
     def logit(task: str) -> keras.KerasTensor:
@@ -95,10 +91,11 @@ def _multiply_chains(outputs: dict[str, keras.KerasTensor], chain: Mapping[str, 
                 logits[task] = ChainedLogit(name=f"{task}_chain")([logit(chain[task]), outputs[task]])
         return logits[task]
 
-    for task in [task for task in outputs if task in chain or task in chain.values()]:
+    for task in outputs:
         logit(task)
-    for task, of_task in logits.items():
-        outputs[task] = keras.layers.Activation("sigmoid", name=task, dtype=of_task.dtype)(of_task)
+    return {
+        task: keras.layers.Activation("sigmoid", name=task, dtype=logits[task].dtype)(logits[task]) for task in outputs
+    }
 
 
 def _input(name: str, field: Field) -> keras.KerasTensor:
@@ -145,19 +142,12 @@ def _check_chain(chain: Mapping[str, str], tasks: Sequence[str]) -> dict[str, st
     return dict(chain)
 
 
-def _check_layer_names(
-    fields: Mapping[str, Field], tasks: Sequence[str], hidden: int, chain: Mapping[str, str]
-) -> None:
+def _check_layer_names(fields: Mapping[str, Field], tasks: Sequence[str], chain: Mapping[str, str]) -> None:
     """A Keras model's layers have unique names; inputs are named by field and outputs by task."""
     taken = {"shared_embedding"}
     for task in tasks:
-        taken |= {
-            f"private_embedding_{task}",
-            f"concat_{task}",
-            *(f"tower_{task}_{i}" for i in range(hidden)),
-        }
-        taken |= {f"tower_{task}_{i}_dropout" for i in range(hidden)}
-    taken |= {f"{task}_logit" for task in (*chain, *chain.values())} | {f"{task}_chain" for task in chain}
+        taken |= {f"private_embedding_{task}", f"tower_{task}"}
+    taken |= {f"{task}_chain" for task in chain}
     for task in tasks:
         if task in fields:
             raise ValueError(f'"{task}" is both a field and a task; rename one of them.')

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +24,16 @@ from gradalign.gradients.recording import find_layers, layer_paths, record_outpu
 from gradalign.layers.recurrent import admits_cudnn
 from gradalign.tasks import predictions_by_task, specs_from_config
 
-__all__ = ["PathLayer", "layers_on_the_path", "layers_without_second_order", "path_sentences"]
+__all__ = ["PathLayer", "has_kinks", "layers_on_the_path", "layers_without_second_order", "path_sentences"]
 
 _STOCK = (keras.layers.LayerNormalization, keras.layers.BatchNormalization, keras.layers.GroupNormalization)
 _SWAP = "or let ga.make_twice_differentiable(base) swap it before you wrap the base"
 _MARK = "gradalign_layer_"
 _MAX_POOLING = ("MaxPool", "MaxPoolV2", "MaxPool3D")
+
+
+# Operations whose derivative jumps.
+_KINKED = frozenset(["Abs", "LeakyRelu", "Max", "MaxPool", "MaxPool3D", "Maximum", "Min", "Minimum", "Relu", "Relu6"])
 
 
 @dataclass(frozen=True)
@@ -77,25 +81,56 @@ def layers_without_second_order(
         []
     """
     paths = layer_paths(base)
-    of_shared = find_layers(base, shared)
     found: list[PathLayer] = []
 
+    def read(graph: Graph, way: set[str], functions: dict[str, Graph]) -> None:
+        found.extend(_findings(base, paths, way, list(_stops(graph, way, functions))))
+        found.extend(_without_kernel(base, paths, {name: graph.nodes[name].kind for name in way}, compiled))
+
+    _on_the_way(base, shared, inputs, tasks, read)
+    return found
+
+
+def _on_the_way(
+    base: keras.Model,
+    shared: Any,
+    inputs: Any,
+    tasks: list[str] | None,
+    read: Callable[[Graph, set[str], dict[str, Graph]], None],
+) -> None:
+    """Trace `base` in training and call `read` with its graph, the operations on the way, and its functions."""
+    of_shared = find_layers(base, shared)
+
     def forward(x: Any) -> None:
-        with _marked(list(paths.values())), record_outputs(of_shared) as recorded:
+        with _marked(list(layer_paths(base).values())), record_outputs(of_shared) as recorded:
             predictions = predictions_by_task(base, base(x, training=True))
         graph = graph_of(next(iter(predictions.values())).graph)
         way = graph.between(
             {tensor.op.name for of_layer in recorded.values() for tensor in of_layer},
             {tensor.op.name for task, tensor in predictions.items() if tasks is None or task in tasks},
         )
-        stops = list(_stops(graph, way, functions_of(predictions)))
-        found.extend(_findings(base, paths, way, stops))
-        found.extend(_without_kernel(base, paths, {name: graph.nodes[name].kind for name in way}, compiled))
+        read(graph, way, functions_of(predictions))
 
     # Traced and thrown away: nothing runs, so neither random numbers nor moving statistics move.
     with tf.init_scope():
         tf.function(tf.autograph.experimental.do_not_convert(forward), autograph=False).get_concrete_function(inputs)
-    return found
+
+
+def has_kinks(model: Any) -> bool:
+    """Tell whether a task's gradient jumps somewhere, because the way to its prediction has a ReLU or the like.
+
+    Args:
+        model: a compiled `MultiTaskModel` that has met a batch.
+    """
+    kinds: set[str] = set()
+
+    def read(graph: Graph, way: set[str], functions: dict[str, Graph]) -> None:
+        kinds.update(graph.nodes[name].kind for name in way)
+        kinds.update(node.kind for function in functions.values() for node in function.nodes.values())
+
+    inputs = specs_from_config(model.get_build_config()["inputs"])
+    _on_the_way(model.base, model.shared, inputs, list(model.alignment.aligned_tasks), read)
+    return not kinds.isdisjoint(_KINKED)
 
 
 def layers_on_the_path(model: Any) -> list[PathLayer]:

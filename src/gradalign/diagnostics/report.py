@@ -52,11 +52,13 @@ class SecondOrderReport:
         variables: `{variable path: (first, second)}`, norms of `d sum c_t L_t` and of `dA`.
         first, second: norms at the shared tensor, all tasks together.
         agrees: whether central differences of `A` along the shared tensor agree with its gradient; `None` where they
-            were not taken.
+            were not taken or tell nothing.
         difference: largest deviation found, relative to the norm of `dA/ds`.
         normalize: the alignment's normalisation.
         reverses: whether the differences have the sign that a reversal gives; `None` where they were not taken.
         is_coarse: whether the base computes in float16 or bfloat16, whose rounding hides differences; none are taken.
+        jumps: whether differences were taken and tell nothing, because the gradients jump (ReLU and the like).
+        towers: `{path: why it takes the general path}` of each `gradalign.layers.Tower`; `None` for the fast path.
         mixes_rows: whether the alignment loss changes with rows that are left out.
         leak: what the labels alone give away; `None` for tasks that are not binary.
         path_layers: layers between the shared tensor and a loss whose second derivative is wrong or missing.
@@ -71,6 +73,8 @@ class SecondOrderReport:
     difference: float | None = None
     reverses: bool | None = None
     is_coarse: bool = False
+    jumps: bool = False
+    towers: dict[str, str | None] = field(default_factory=dict)
     mixes_rows: bool = False
     leak: LabelLeak | None = None
     path_layers: list[PathLayer] = field(default_factory=list)
@@ -164,8 +168,17 @@ class SecondOrderReport:
         if self.agrees is not None:
             verdict = "agree" if self.agrees else "DISAGREE"
             lines += ["", f"  Finite differences {verdict}: largest deviation {self.difference:.2g} of |dA/ds|."]
+        elif self.jumps:
+            lines += [
+                "",
+                "  Finite differences tell nothing: ReLU or the like makes the gradients jump within every step; the "
+                "gradient is exact between the jumps, and leaves them out.",
+            ]
         elif self.is_coarse:
             lines += ["", "  Finite differences were not taken: they need float32, and half floats round them away."]
+        lines += [""] if self.towers else []
+        for path, reason in self.towers.items():
+            lines += [f'  Tower "{path}" takes the {"fast path" if reason is None else f"general path: {reason}"}.']
         if self.leak is not None:
             lines += ["", str(self.leak)]
         lines += ["", *(self.sentences() or ["All is well: the alignment reaches the shared tensor."])]

@@ -7,6 +7,7 @@ a tape that gives one gradient only), so this file owns their nesting: `TaskTape
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,19 @@ import tensorflow as tf
 
 from gradalign.errors import UserError
 
-__all__ = ["TaskGradients", "TaskTape", "task_gradients"]
+__all__ = ["TaskGradients", "TaskTape", "recording_tapes", "task_gradients"]
+
+# The tapes that record at the moment, outermost first. Replicas of a strategy run in threads of their own.
+_threads = threading.local()
+
+
+def recording_tapes() -> list[TaskTape]:
+    """Return the task tapes that record in this thread; a layer with a cheaper rule for two orders asks for them."""
+    if not hasattr(_threads, "tapes"):
+        _threads.tapes = []
+    found: list[TaskTape] = _threads.tapes
+    return found
+
 
 REACHES = ("all", "shared")
 
@@ -67,14 +80,17 @@ class TaskTape:
         # Only the copies that `watch` makes are followed, so each task's backward pass visits its own tower alone.
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
         self._second = tf.GradientTape(persistent=True, watch_accessed_variables=False) if limit_reach else None
+        self._watched: list[tf.Tensor] = []
 
     def __enter__(self) -> TaskTape:
         if self._second is not None:
             self._second.__enter__()
         self._tape.__enter__()
+        recording_tapes().append(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
+        recording_tapes().remove(self)
         self._tape.__exit__(*error)
         if self._second is not None:
             self._second.__exit__(*error)
@@ -85,7 +101,18 @@ class TaskTape:
         self._tape.watch(copy)
         if self._second is not None:
             self._second.watch(copy)
+        self._watched.append(copy)
         return copy
+
+    def reaches(self, tensor: tf.Tensor) -> bool:
+        """Tell whether `tensor`, computed inside the tape, depends on a shared tensor."""
+        if any(tensor is copy for copy in self._watched):
+            return True
+        if not self._watched:
+            return False
+        with self._tape.stop_recording():
+            found = self._tape.gradient(tensor, self._watched)
+        return any(g is not None for g in found)
 
     def gradients(
         self,

@@ -20,7 +20,7 @@ from gradalign.layers.fields import (
 )
 from gradalign.layers.normalization import BatchNormalization, GroupNormalization, LayerNormalization
 from gradalign.layers.recurrent import GRU, LSTM
-from gradalign.layers.tower import tower
+from gradalign.layers.tower import Tower
 from gradalign.layers.twice_differentiable import make_twice_differentiable
 
 __all__ = [
@@ -35,8 +35,8 @@ __all__ = [
     "LayerNormalization",
     "MultiValued",
     "Numeric",
+    "Tower",
     "field_from_config",
     "field_to_config",
     "make_twice_differentiable",
-    "tower",
 ]

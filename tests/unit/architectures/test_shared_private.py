@@ -41,9 +41,8 @@ def test_layer_names_shapes_and_order_of_outputs():
     assert model.get_layer("shared_embedding").output.shape == (None, 4 * 3)
     for task in TASKS:
         assert model.get_layer(f"private_embedding_{task}").output.shape == (None, 4 * 2)
-        assert model.get_layer(f"tower_{task}_0").kernel.shape == (20, 4)
-        assert model.get_layer(f"tower_{task}_1").kernel.shape == (4, 3)
-        assert model.get_layer(task).kernel.shape == (3, 1)
+        tower = model.get_layer(f"tower_{task}")
+        assert [layer.kernel.shape for layer in (*tower.hidden, tower.last)] == [(20, 4), (4, 3), (3, 1)]
     assert list(model.output) == TASKS
     assert {name: i.shape for name, i in model.input.items()} == {
         "tags": (None, None),
@@ -60,10 +59,11 @@ def test_each_task_is_its_tower_on_the_shared_and_its_private_embedding():
         x = np.concatenate(
             [model.get_layer("shared_embedding")(inputs), model.get_layer(f"private_embedding_{task}")(inputs)], axis=1
         )
-        for name in (f"tower_{task}_0", f"tower_{task}_1", task):
-            kernel, bias = model.get_layer(name).get_weights()
+        tower = model.get_layer(f"tower_{task}")
+        for layer in (*tower.hidden, tower.last):
+            kernel, bias = layer.get_weights()
             x = x @ kernel + bias
-            x = 1 / (1 + np.exp(-x)) if name == task else keras.activations.gelu(x).numpy()
+            x = 1 / (1 + np.exp(-x)) if layer is tower.last else keras.activations.gelu(x).numpy()
         np.testing.assert_allclose(predictions[task], x, rtol=1e-5)
 
 
@@ -84,7 +84,7 @@ def test_no_variable_is_shared_but_the_shared_embedding():
 def test_without_private_embeddings():
     model = shared_private(FIELDS, TASKS, shared_dim=3, private_dim=0, towers=(4,))
     assert not any("private" in layer.name for layer in model.layers)
-    assert model.get_layer("tower_buy_0").kernel.shape == (12, 4)
+    assert model.get_layer("tower_buy").hidden[0].kernel.shape == (12, 4)
 
 
 def test_one_task_no_hidden_layer():
@@ -191,7 +191,7 @@ def test_it_can_be_exported_alone(tmp_path):
         ({"tasks": [3]}, "received 3"),
         ({"tasks": ["city"]}, '"city" is both a field and a task'),
         ({"tasks": ["shared_embedding"]}, "one of the model's layers; rename the task"),
-        ({"fields": {"tower_click_0": Numeric()}}, "one of the model's layers; rename the field"),
+        ({"fields": {"tower_click": Numeric()}}, "one of the model's layers; rename the field"),
         ({"fields": {"native country": Numeric()}}, '"native country" cannot be the name of an input'),
         ({"shared_dim": 0}, "`shared_dim` must be a whole number of at least 1, received 0"),
         ({"private_dim": -1}, "`private_dim` must be a whole number of at least 0, received -1"),
@@ -221,11 +221,11 @@ def test_a_chained_output_is_the_product_of_its_factors():
     """By hand, from the logits of the towers; "like" is part of no chain and stays as it was."""
     model, inputs = chained({"cart": "click", "buy": "cart"}), batch()
     for task in ("click", "cart", "buy", "like"):  # biases start at zero; let them differ
-        last = model.get_layer(task if task == "like" else f"{task}_logit")
+        last = model.get_layer(f"tower_{task}").last
         last.bias.assign([{"click": -2.0, "cart": -1.0, "buy": 0.5, "like": 1.0}[task]])
     factors = {}
     for task in ("click", "cart", "buy"):
-        logit = keras.Model(model.input, model.get_layer(f"{task}_logit").output)(inputs)
+        logit = keras.Model(model.input, model.get_layer(f"tower_{task}").output)(inputs)
         factors[task] = 1 / (1 + np.exp(-logit.numpy()))
     predictions = model(inputs)
     np.testing.assert_allclose(predictions["click"], factors["click"], rtol=1e-5)
@@ -233,16 +233,17 @@ def test_a_chained_output_is_the_product_of_its_factors():
     product = factors["click"] * factors["cart"] * factors["buy"]
     np.testing.assert_allclose(predictions["buy"], product, rtol=1e-5)
     assert list(model.output) == ["click", "cart", "buy", "like"]
-    assert model.get_layer("like").kernel.shape == (4, 1)
+    like = keras.Model(model.input, model.get_layer("tower_like").output)(inputs)
+    np.testing.assert_allclose(predictions["like"], 1 / (1 + np.exp(-like.numpy())), rtol=1e-5)
     assert len(model.trainable_variables) == len(chained(None).trainable_variables)
 
 
 def test_a_rare_positive_of_a_chain_gets_its_gradient():
     """By hand: d -log(σ(a) σ(b)) / da = σ(a) - 1; the product itself, 1e-14, is under what Keras cuts off."""
     model, inputs = chained({"buy": "click"}, ("click", "buy")), batch()
-    biases = [model.get_layer(f"{task}_logit").bias for task in ("click", "buy")]
+    biases = [model.get_layer(f"tower_{task}").last.bias for task in ("click", "buy")]
     for task, bias in zip(("click", "buy"), biases, strict=True):
-        model.get_layer(f"{task}_logit").kernel.assign(np.zeros((4, 1)))
+        model.get_layer(f"tower_{task}").last.kernel.assign(np.zeros((4, 1)))
         bias.assign([-16.0])
     with tf.GradientTape() as tape:
         loss = keras.losses.BinaryCrossentropy()(np.ones((5, 1)), model(inputs)["buy"])
