@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN ?= runs/census-income
+BENCH ?= runs/bench
 WORKERS ?= 2
 
 BIN := $(VENV)/bin
@@ -19,11 +20,12 @@ LOWEST_VENV ?= .venv-lowest
 LOWEST_PYTHON ?= python3.10 python3.11 python3.12
 LOWEST_STAMP := $(LOWEST_VENV)/.installed
 
-.PHONY: help install train test test-lowest lint
+.PHONY: help install train bench test test-lowest lint
 
 help:
 	@echo 'make install       create $(VENV) and install GradAlign with all extras'
 	@echo 'make train         train on Census-Income and write $(RUN), replacing the run there; RUN=... for another folder'
+	@echo 'make bench         measure training steps beside plain ones and PyTorch, and write the table to $(BENCH)'
 	@echo 'make test          run the tests, WORKERS=$(WORKERS) at a time'
 	@echo 'make test-lowest   run them on the oldest versions of everything that pyproject.toml admits'
 	@echo 'make lint          check style, format and types'
@@ -33,11 +35,14 @@ install: $(STAMP)
 train: $(STAMP)
 	"$(BIN)/gradalign" train census-income --out "$(RUN)" --overwrite
 
+bench: $(STAMP)
+	"$(BIN)/gradalign" bench --out "$(BENCH)"
+
 test: $(STAMP)
-	"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile
+	"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadgroup
 
 test-lowest: $(LOWEST_STAMP)
-	"$(LOWEST_VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile
+	"$(LOWEST_VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadgroup
 
 lint: $(STAMP)
 	"$(BIN)/ruff" check .

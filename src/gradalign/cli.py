@@ -1,7 +1,8 @@
-"""The command line: `gradalign train | evaluate | predict | export | check`.
+"""The command line: `gradalign train | evaluate | predict | export | check | bench`.
 
-What a command does is in `gradalign.training`, which is imported inside the commands: `gradalign --help` loads no
-TensorFlow. A wrong input ends in one sentence on stderr and exit code 2, an interruption in exit code 130.
+What a command does is in `gradalign.training` and `gradalign.benchmarks`, which are imported inside the commands:
+`gradalign --help` loads no TensorFlow. A wrong input ends in one sentence on stderr and exit code 2, an interruption in
+exit code 130.
 """
 
 from __future__ import annotations
@@ -186,6 +187,52 @@ def check(target: str, overrides: tuple[str, ...]) -> None:
     report = second_order(target, overrides)
     click.echo(str(report))
     sys.exit(0 if report.ok else 1)
+
+
+@main.command()
+@click.option("--cases", default="", metavar="A,B", help="Names of cases, with commas between; all by default.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Turns of every row: 12, or 2 with --quick.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Timed steps of a turn: 4, which one period of every=4 takes."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs/bench"), show_default=True, help="The folder to write."
+)
+@click.option("--quick", is_flag=True, help="Tiny models and data: shows that everything runs, its times say nothing.")
+@click.option("--memory/--no-memory", default=True, help="Peak memory of every row, each in a process of its own.")
+@_command
+def bench(cases: str, rounds: int | None, steps: int | None, out: Path, quick: bool, memory: bool) -> None:
+    """Measure training steps: plain, aligned, the recipe that circulates, PyTorch; and tables, input and start-up.
+
+    All rows of a case are timed in turns in one process. OUT gets bench.json and bench.csv, after every case and on
+    interruption.
+    """
+    from gradalign.benchmarks.cases import cases_named
+
+    chosen = cases_named([name.strip() for name in cases.split(",") if name.strip()])
+    _quiet()
+    from gradalign.benchmarks.report import case_table, heading, target_table
+    from gradalign.benchmarks.run import run
+
+    console = Console()
+    console.width = max(console.width, 92)  # a row of the table does not break
+    try:
+        results = run(
+            chosen,
+            rounds=rounds or (2 if quick else 12),
+            steps=steps or 4,
+            out=out,
+            small=quick,
+            memory=memory,
+            console=_console(),
+            show=lambda results: console.print(case_table(results.cases[-1])),
+        )
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted; what was measured until then is in {out}/bench.json and bench.csv.", err=True)
+        sys.exit(130)
+    console.print(target_table(results))
+    console.print(heading(results), highlight=False)
+    click.echo(f"Results: {out}/bench.json and bench.csv")
 
 
 def _open(path: Path) -> Any:

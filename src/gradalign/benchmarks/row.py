@@ -1,0 +1,43 @@
+"""One way of training a case's model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Row", "RowKind"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row that was built.
+
+    Args:
+        step: trains one step on the next batch.
+        flops: counts the matrix products of one step; `None` where a step is more than that.
+        weights: returns every weight by its name, the same in all rows.
+    """
+
+    step: Callable[[], object]
+    flops: Callable[[], float] | None = None
+    weights: Callable[[], dict[str, np.ndarray]] = dict
+
+
+@dataclasses.dataclass(frozen=True)
+class RowKind:
+    """A row of the table, not built yet.
+
+    Args:
+        what: one line for readers.
+        make: builds the row for a problem.
+        missing: says in words why the row cannot be measured here, or `None`.
+        flops_from: a step's flops from those of the other rows, where the row's own graph does not tell.
+    """
+
+    what: str
+    make: Callable[[Any], Row]
+    missing: Callable[[], str | None] = lambda: None
+    flops_from: Callable[[Mapping[str, float]], float] | None = None
