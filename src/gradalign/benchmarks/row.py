@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,8 @@ class RowKind:
         what: one line for readers.
         make: builds the row for a problem.
         missing: says in words why the row cannot be measured here, or `None`.
-        flops_from: a step's flops from those of the other rows, where the row's own graph does not tell.
     """
 
     what: str
     make: Callable[[Any], Row]
     missing: Callable[[], str | None] = lambda: None
-    flops_from: Callable[[Mapping[str, float]], float] | None = None
