@@ -52,6 +52,14 @@ def _quiet_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep encoded rows where no other run finds them, for the processes that tests start too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADALIGN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def fresh_keras() -> Iterator[None]:
     """Start each test from one seed, counted layer names and default settings, and undo the settings that it made."""

@@ -168,11 +168,20 @@ def raw_lists(column: pa.ChunkedArray, raw: str, name: str, longest: int, source
     >>> raw_lists(pa.chunked_array([[["a", "b"], None]]), "string", "tags", 5).numpy().tolist()
     [[b'a', b'b'], [b'', b'']]
     """
+    values, lengths = flatten(list_column(column, raw, name, source))
+    ragged = tf.RaggedTensor.from_row_lengths(raw_tensor(values, raw, name, source), lengths)
+    width = min(max(int(lengths.max(initial=0)), 1), longest)
+    return ragged.to_tensor(default_value=MISSING[raw], shape=(None, width))
+
+
+def list_column(column: pa.ChunkedArray, raw: str, name: str, source: str) -> pa.ChunkedArray:
+    """Return a column of lists, or raise a UserError where it holds none; one without any value is one of null.
+
+    >>> list_column(pa.chunked_array([pa.nulls(1)]), "int32", "tags", "the table").type
+    ListType(list<item: int32>)
+    """
     if pa.types.is_null(column.type):  # what Arrow makes of a column without one value
         column = column.cast(pa.list_(_ARROW[raw]))
     if not is_list(column.type):
         raise UserError(f'Column "{name}" of {source} is of type {column.type}, but held lists in the training data.')
-    values, lengths = flatten(column)
-    ragged = tf.RaggedTensor.from_row_lengths(raw_tensor(values, raw, name, source), lengths)
-    width = min(max(int(lengths.max(initial=0)), 1), longest)
-    return ragged.to_tensor(default_value=MISSING[raw], shape=(None, width))
+    return column

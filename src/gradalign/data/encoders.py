@@ -19,8 +19,12 @@ UNKNOWN_ID = 1  # a value that is not in the vocabulary
 _FIRST_ID = 2  # of the vocabulary
 
 
-class _Encoder(keras.layers.Layer):
-    """A layer without weights that takes one raw column as it is."""
+class Encoder(keras.layers.Layer):
+    """A layer without weights that takes one raw column as it is.
+
+    Args:
+        raw: the column's type, see `gradalign.data.columns.RAW_TYPES`.
+    """
 
     def __init__(self, raw: str, name: str | None = None, dtype: Any = None) -> None:
         # Without autocast: a float64 column must reach its bucket edges unrounded.
@@ -33,13 +37,14 @@ class _Encoder(keras.layers.Layer):
         return tf.math.is_nan(x) if self.raw in ("float32", "float64") else tf.equal(x, MISSING[self.raw])
 
     def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
         config = super().get_config()
         config.pop("trainable", None)  # nothing in it trains
         return {**config, "raw": self.raw}
 
 
 @keras.saving.register_keras_serializable(package="gradalign")
-class VocabularyIds(_Encoder):
+class VocabularyIds(Encoder):
     """Value -> id: 0 where it is missing, 1 where it is not in the vocabulary, then 2, 3, ... in its order.
 
     Args:
@@ -96,7 +101,10 @@ class VocabularyIds(_Encoder):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the ids, int32."""
-        keys = inputs if self.max_length is None else inputs[:, : self.max_length]
+        return self.ids(inputs if self.max_length is None else inputs[:, : self.max_length])
+
+    def ids(self, keys: tf.Tensor) -> tf.Tensor:
+        """Return the ids of raw values, int32 of their shape, whatever it is."""
         if self.raw in ("float32", "float64"):
             keys = self._whole(keys)
         elif self.raw == "int32":
@@ -123,7 +131,7 @@ class VocabularyIds(_Encoder):
 
 
 @keras.saving.register_keras_serializable(package="gradalign")
-class BucketIds(_Encoder):
+class BucketIds(Encoder):
     """Number -> id: 0 where it is missing, else 1 + the number of edges that are at most the number.
 
     Args:
@@ -173,7 +181,7 @@ class BucketIds(_Encoder):
 
 
 @keras.saving.register_keras_serializable(package="gradalign")
-class Standardize(_Encoder):
+class Standardize(Encoder):
     """Number -> (number - mean) / scale, 0 where it is missing.
 
     The number is first brought into [low, high], the range seen in training: one absurd value in serving must not
@@ -233,7 +241,7 @@ class Standardize(_Encoder):
 
 
 @keras.saving.register_keras_serializable(package="gradalign")
-class IsMissing(_Encoder):
+class IsMissing(Encoder):
     """Value -> 1 where it is missing, else 0: int32 of the input's shape.
 
     Example:

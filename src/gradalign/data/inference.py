@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from gradalign.data.columns import check_column, is_list, plain, raw_type
+from gradalign.data.columns import check_column, is_list, raw_type
+from gradalign.data.facts import ColumnFacts, RowsFacts, facts_of
 from gradalign.data.labels import check_labels
 from gradalign.data.schema import DEFAULTS, Schema, TaskSpec
 from gradalign.errors import UserError, nearest
@@ -19,7 +19,7 @@ _IDENTIFIER = re.compile(r"(^|_)ids?$|[a-z]I[dD]$", re.ASCII)
 
 
 def infer_schema(
-    table: pa.Table,
+    table: pa.Table | RowsFacts,
     tasks: Mapping[str, TaskSpec],
     features: Mapping[str, Any] | None = None,
     source: str = "the training table",
@@ -32,7 +32,7 @@ def infer_schema(
     `Schema.describe` tells what was inferred.
 
     Args:
-        table: the training table.
+        table: the training table, or the summary of a file that is larger than memory.
         tasks: task name -> `TaskSpec`.
         features: any of "drop" (list of columns), "numeric", "categorical", "multi_valued" (column -> options, or a
             list of columns).
@@ -49,21 +49,21 @@ def infer_schema(
     >>> schema.numeric, list(schema.categorical)
     ({'age': {'transform': 'bucket', 'buckets': 16}}, ['city'])
     """
-    named = _named(features or {})
-    check_labels(table, tasks, source)
+    named = named_features(features)
+    facts = facts_of(table, source)
+    check_labels(facts.outcomes, tasks, source)
     for kind, columns in named.items():
         for column in columns:
-            check_column(table, column, f"`features.{kind}` names", source)
+            check_column(facts, column, f"`features.{kind}` names", source)
             if kind != "drop":
-                _check_type(table, kind, column, source)
+                _check_type(facts.column(column), kind, column, source)
     drop = list(named.pop("drop"))
     Schema(tasks, drop=tuple(drop), **named)  # refuses what `features` says wrongly before anything is inferred
-    outcomes = {spec.label for spec in tasks.values()} | {s.condition.column for s in tasks.values() if s.condition}
-    taken = outcomes | {c for columns in named.values() for c in columns} | set(drop)
+    taken = outcome_columns(tasks) | {c for columns in named.values() for c in columns} | set(drop)
     reasons = {}
-    for column in table.column_names:
+    for column in facts.column_names:
         if column not in taken:
-            kind, reasons[column] = _infer(table[column], column)
+            kind, reasons[column] = _infer(facts.column(column), column)
             if kind == "drop":
                 drop.append(column)
             else:
@@ -74,9 +74,32 @@ def infer_schema(
     return schema
 
 
-def _named(features: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The columns that `features` names: kind -> column -> options."""
+def outcome_columns(tasks: Mapping[str, TaskSpec]) -> set[str]:
+    """Return the columns that labels are made of: the labels' own and those that a `where` looks at.
+
+    >>> sorted(outcome_columns({"buy": TaskSpec("bought", where="clicked == 1")}))
+    ['bought', 'clicked']
+    """
+    return {spec.label for spec in tasks.values()} | {s.condition.column for s in tasks.values() if s.condition}
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a column is named like an identifier.
+
+    >>> is_identifier("user_id"), is_identifier("paid")
+    (True, False)
+    """
+    return _IDENTIFIER.search(name) is not None
+
+
+def named_features(features: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return the columns that `features` names: kind -> column -> options.
+
+    >>> named_features({"drop": ["id"], "numeric": {"age": {"buckets": 4}}})
+    {'drop': {'id': {}}, 'numeric': {'age': {'buckets': 4}}, 'categorical': {}, 'multi_valued': {}}
+    """
     kinds = ("drop", *DEFAULTS)
+    features = features or {}
     if not isinstance(features, Mapping):
         raise UserError(f"`features` must be a mapping with any of {', '.join(kinds)}, received {features!r}.")
     for key in features:
@@ -91,8 +114,8 @@ def _named(features: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def _check_type(table: pa.Table, kind: str, column: str, source: str) -> None:
-    arrow = table[column].type
+def _check_type(facts: ColumnFacts, kind: str, column: str, source: str) -> None:
+    arrow = facts.type
     raw = raw_type(arrow)
     fits = raw is not None and is_list(arrow) == (kind == "multi_valued")
     if not fits or (kind == "numeric" and raw == "string"):
@@ -101,42 +124,35 @@ def _check_type(table: pa.Table, kind: str, column: str, source: str) -> None:
             f'Column "{column}" of {source} is of type {arrow} and cannot be {kind.replace("_", "-")}; '
             f"name it under `features.{mend}`."
         )
-    if kind != "numeric" and raw in ("float32", "float64") and not _whole(table[column]):
+    if kind != "numeric" and raw in ("float32", "float64") and not facts.is_whole():
         raise UserError(
             f'Column "{column}" of {source} holds fractions and cannot be {kind.replace("_", "-")}; '
             f"name it under `features.{'drop' if is_list(arrow) else 'numeric'}`."
         )
 
 
-def _whole(column: pa.ChunkedArray) -> bool:
-    values = plain(pc.list_flatten(column) if is_list(column.type) else column)
-    values = values.cast(pa.float64()).drop_null()
-    values = values.filter(pc.is_finite(values))
-    return bool(pc.all(pc.equal(pc.round(values), values), min_count=0).as_py())
-
-
-def _infer(column: pa.ChunkedArray, name: str) -> tuple[str, str]:
+def _infer(facts: ColumnFacts, name: str) -> tuple[str, str]:
     """(kind, reason in words)."""
-    arrow = column.type
+    arrow = facts.type
     raw = raw_type(arrow)
-    if column.null_count == len(column):
+    if facts.is_empty():
         return "drop", "left out: every value is missing"
     if raw is None:
         return "drop", f"left out: type {arrow} is not supported; turn it into a number or text to use it"
     if is_list(arrow):
-        if raw in ("float32", "float64") and not _whole(column):
+        if raw in ("float32", "float64") and not facts.is_whole():
             return "drop", "left out: lists of fractions are not supported"
         return "multi_valued", "multi-valued: lists"
     if raw in ("float32", "float64"):
         return "numeric", "numeric, in buckets: fractions"
     if pa.types.is_boolean(arrow):
         return "categorical", "categorical: true or false"
-    distinct = pc.count_distinct(plain(column), mode="only_valid").as_py()
-    values = f"{distinct:,} value{'s' if distinct != 1 else ''}"
+    distinct = facts.distinct()
+    values = "very many values" if distinct is None else f"{distinct:,} value{'s' if distinct != 1 else ''}"
     if raw == "string":
         return "categorical", f"categorical: text, {values}"
-    if distinct <= MAX_CODES:
+    if distinct is not None and distinct <= MAX_CODES:
         return "categorical", f"categorical: whole numbers, {values}"
-    if _IDENTIFIER.search(name):
+    if is_identifier(name):
         return "categorical", f"categorical: named like an identifier, {values}"
     return "numeric", f"numeric, in buckets: whole numbers, {values}"

@@ -114,7 +114,7 @@ def _meets(table: pa.Table, task: str, condition: Condition, source: str) -> np.
     kind = column.type
     if pa.types.is_null(kind):
         return np.full(table.num_rows, condition.value is None and condition.is_equal)
-    if not _is_comparable(kind):
+    if not is_comparable(kind):
         raise UserError(
             f'Task "{task}": column "{condition.column}" of `where` is of type {kind}, which cannot be compared.'
         )
@@ -148,7 +148,8 @@ def _missing(column: pa.Array, value: str | None = None) -> pa.Array:
     return missing
 
 
-def _is_comparable(kind: pa.DataType) -> bool:
+def is_comparable(kind: pa.DataType) -> bool:
+    """Whether the values of an Arrow type can be labels, or be compared by a `where`."""
     return pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_text(kind)
 
 
@@ -156,7 +157,7 @@ def _label(table: pa.Table, task: str, spec: TaskSpec, source: str) -> np.ndarra
     check_column(table, spec.label, f'Task "{task}" needs the label column', source)
     column = plain(table[spec.label])
     kind = column.type
-    if not _is_comparable(kind):
+    if not is_comparable(kind):
         if pa.types.is_null(kind):
             return np.full(table.num_rows, np.nan, "float32")
         raise UserError(f'Task "{task}": column "{spec.label}" is of type {kind}, which cannot be a label.')

@@ -22,9 +22,26 @@ def vocabulary(values: pa.Array, min_count: int = 1, max_size: int | None = None
     >>> vocabulary(pa.array(["b", "a", "b", None, "c"]), min_count=1, max_size=2)
     ['b', 'a']
     """
+    return most_frequent(value_counts(values), min_count, max_size)
+
+
+def value_counts(values: pa.Array) -> pa.Table:
+    """Return the distinct values and how often each occurs, as columns `value` and `count`; null is not counted.
+
+    >>> value_counts(pa.array(["b", "a", "b", None])).to_pydict()
+    {'value': ['b', 'a'], 'count': [2, 1]}
+    """
     counted = pc.value_counts(values.drop_null())
-    table = pa.table({"value": counted.field("values"), "count": counted.field("counts")})
-    table = table.filter(pc.field("count") >= min_count)
+    return pa.table({"value": counted.field("values"), "count": counted.field("counts")})
+
+
+def most_frequent(counted: pa.Table, min_count: int, max_size: int | None) -> list[Any]:
+    """Return the vocabulary of counted values, see `vocabulary`.
+
+    >>> most_frequent(value_counts(pa.array([7, 8, 8])), 1, None)
+    [8, 7]
+    """
+    table = counted.filter(pc.field("count") >= min_count)
     table = table.sort_by([("count", "descending"), ("value", "ascending")])
     return table["value"].slice(0, max_size).to_pylist()
 
@@ -48,10 +65,18 @@ def quantile_edges(values: np.ndarray, buckets: int) -> list[float]:
     >>> quantile_edges(np.array([0.0] * 90 + [1, 2, 3, 4]), buckets=3)
     [0.5, 2.5]
     """
-    distinct, counts = np.unique(np.asarray(values, "float64"), return_counts=True)
+    return edges_of_counts(*np.unique(np.asarray(values, "float64"), return_counts=True), buckets)
+
+
+def edges_of_counts(distinct: np.ndarray, counts: np.ndarray, buckets: int) -> list[float]:
+    """Return the edges of numbers of which each distinct one is given once, ascending, with its count.
+
+    >>> edges_of_counts(np.array([0.0, 1, 2, 3, 4]), np.array([90, 1, 1, 1, 1]), buckets=3)
+    [0.5, 2.5]
+    """
     if len(distinct) <= buckets:
         return _between(distinct, np.ones(max(len(distinct) - 1, 0), bool))
-    share = len(values) / buckets
+    share = counts.sum() / buckets
     while True:
         heavy = counts > share
         light = np.where(heavy, 0, counts)

@@ -15,18 +15,17 @@ from typing import Any
 import keras
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import tensorflow as tf
 
-from gradalign.data.columns import check_column, flatten, is_list, raw_lists, raw_tensor, raw_type, typed
+from gradalign.data.columns import check_column, is_list, raw_lists, raw_tensor, raw_type
+from gradalign.data.encode_column import encode_lists, encode_values
 from gradalign.data.encoders import UNKNOWN_ID, BucketIds, IsMissing, Standardize, VocabularyIds
-from gradalign.data.learning import finite, quantile_edges, standardisation, vocabulary
+from gradalign.data.facts import ColumnFacts, RowsFacts, facts_of
 from gradalign.data.schema import Schema
 from gradalign.errors import GradAlignWarning, UserError
 from gradalign.layers.fields import Categorical, Field, MultiValued, Numeric, is_input_name
 
 _FORMAT = 1
-_CHUNK = 1 << 16  # rows encoded at once
 _ENOUGH = 100  # rows from which a column without any known value is worth a warning
 
 
@@ -96,22 +95,24 @@ class Preprocessing:
         self.columns = tuple(columns)
 
     @classmethod
-    def fit(cls, table: pa.Table, schema: Schema, source: str = "the training table") -> Preprocessing:
+    def fit(cls, table: pa.Table | RowsFacts, schema: Schema, source: str = "the training table") -> Preprocessing:
         """Learn vocabularies, bucket edges and means from `table`.
 
         Args:
-            table: the training table, and no other: nothing of a test file may be learnt.
+            table: the training table, or the summary of a file that is larger than memory, and no other: nothing of a
+                test file may be learnt.
             schema: which columns are features, and how. The fields come in the order of the table's columns.
             source: what to call the table in a message.
 
         Raises:
             UserError: a missing column, or one of a type that does not fit its part in the schema.
         """
+        facts = facts_of(table, source)
         for column in schema.columns:
-            check_column(table, column, "The schema needs column", source)
-        ordered = [c for c in table.column_names if c in set(schema.columns)]
+            check_column(facts, column, "The schema needs column", source)
+        ordered = [c for c in facts.column_names if c in set(schema.columns)]
         names = _field_names(ordered)
-        return cls([_learn(table, name, names, schema, source) for name in ordered])
+        return cls([_learn(facts.column(name), name, names, schema, source) for name in ordered])
 
     @functools.cached_property
     def fields(self) -> dict[str, Field]:
@@ -162,17 +163,22 @@ class Preprocessing:
         """
         result = {}
         for column in self.columns:
-            check_column(table, column.name, "The model needs column", source)
-            values = table[column.name]
+            values = self._values(table, column, source)
             if column.kind == "multi_valued":
                 result[column.field] = raw_lists(values, column.raw, column.name, column.learnt["max_length"], source)
-            elif is_list(values.type):
-                raise UserError(
-                    f'Column "{column.name}" of {source} holds lists, but held one value a row in the training data.'
-                )
             else:
                 result[column.field] = raw_tensor(values, column.raw, column.name, source)
         return result
+
+    @staticmethod
+    def _values(table: pa.Table, column: LearntColumn, source: str) -> pa.ChunkedArray:
+        check_column(table, column.name, "The model needs column", source)
+        values = table[column.name]
+        if is_list(values.type) and column.kind != "multi_valued":
+            raise UserError(
+                f'Column "{column.name}" of {source} holds lists, but held one value a row in the training data.'
+            )
+        return values
 
     def encode(self, table: pa.Table, source: str = "the table") -> dict[str, np.ndarray]:
         """Return the inputs of a model for every row of `table`.
@@ -190,22 +196,44 @@ class Preprocessing:
         Warns:
             GradAlignWarning: a column of 100 rows or more without one value that was seen in training.
         """
-        raw = self.raw(table, source)
-        parts = [
-            self.model({name: values[start : start + _CHUNK] for name, values in raw.items()})
-            for start in range(0, max(table.num_rows, 1), _CHUNK)
-        ]
-        encoded = {field: np.concatenate([part[field].numpy() for part in parts]) for field in self.fields}
-        for column in self.columns:
-            ids = encoded[column.field]
-            if column.kind == "categorical" and table.num_rows >= _ENOUGH and np.all(ids == UNKNOWN_ID):
-                warnings.warn(
-                    f'No value of column "{column.name}" of {source} was seen in training (the first is '
-                    f"{table[column.name][0].as_py()!r}); check that it is written as in the training table.",
-                    GradAlignWarning,
-                    stacklevel=2,
-                )
+        unseen = UnseenColumns(self)
+        encoded = self.encode_part(table, source, unseen)
+        for sentence in unseen.sentences(source):
+            warnings.warn(sentence, GradAlignWarning, stacklevel=2)
         return encoded
+
+    def encode_part(
+        self, table: pa.Table, source: str, unseen: UnseenColumns, widths: Mapping[str, int] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return what `encode` does for one part of the rows, and leave the warnings to `unseen`.
+
+        Args:
+            table: of B rows.
+            source: what to call all of the rows in a message.
+            unseen: is shown the part.
+            widths: of the rows of each multi-valued column; by default its longest row's.
+        """
+        encoded: dict[str, np.ndarray] = {}
+        with tf.device("CPU"):
+            for column in self.columns:
+                values = self._values(table, column, source)
+                for field, (layer, _) in self._encoders[column.field].items():
+                    if column.kind == "multi_valued":
+                        longest, width = column.learnt["max_length"], (widths or {}).get(column.name)
+                        encoded[field] = encode_lists(layer, values, column.name, longest, width, source)
+                    else:
+                        encoded[field] = encode_values(layer, values, column.name, source)
+        unseen.see(table, encoded)
+        return encoded
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return what was learnt, as `from_json` takes it."""
+        return [dataclasses.asdict(column) for column in self.columns]
+
+    @classmethod
+    def from_json(cls, content: Sequence[Mapping[str, Any]]) -> Preprocessing:
+        """Return the preprocessing that `to_json` described."""
+        return cls([LearntColumn(**column) for column in content])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt to a JSON file; an older one is replaced whole or not at all.
@@ -213,7 +241,7 @@ class Preprocessing:
         Args:
             path: of the file; its folder exists.
         """
-        content = {"format": _FORMAT, "columns": [dataclasses.asdict(column) for column in self.columns]}
+        content = {"format": _FORMAT, "columns": self.to_json()}
         path = Path(path)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         partial.write_text(json.dumps(content, ensure_ascii=False, allow_nan=False), encoding="utf-8")
@@ -230,15 +258,49 @@ class Preprocessing:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != _FORMAT:
                 raise UserError(f"{path} has format {content['format']!r}; this version reads {_FORMAT}.")
-            return cls([LearntColumn(**column) for column in content["columns"]])
+            return cls.from_json(content["columns"])
         except FileNotFoundError as error:
             raise UserError(f"There is no file {path}.") from error
         except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
             raise UserError(f"{path} is not a file of learnt preprocessing, or it is damaged.") from error
 
 
+class UnseenColumns:
+    """Looks for columns of which no value was seen in training, over all parts of the rows.
+
+    Args:
+        preprocessing: that encodes the parts.
+    """
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self._columns = {c.name: c.field for c in preprocessing.columns if c.kind == "categorical"}
+        self._first: dict[str, Any] = {}
+        self._rows = 0
+
+    def see(self, table: pa.Table, encoded: Mapping[str, np.ndarray]) -> None:
+        """Look at a part."""
+        if not table.num_rows:
+            return
+        for name in list(self._columns):
+            if not np.all(encoded[self._columns[name]] == UNKNOWN_ID):
+                del self._columns[name]
+            else:
+                self._first.setdefault(name, table[name][0].as_py())
+        self._rows += table.num_rows
+
+    def sentences(self, source: str) -> list[str]:
+        """Return a warning for each such column."""
+        if self._rows < _ENOUGH:
+            return []
+        return [
+            f'No value of column "{name}" of {source} was seen in training (the first is {self._first[name]!r}); '
+            "check that it is written as in the training table."
+            for name in self._columns
+        ]
+
+
 def _learn(
-    table: pa.Table,
+    facts: ColumnFacts,
     name: str,
     fields: Mapping[str, str],
     schema: Schema,
@@ -246,28 +308,21 @@ def _learn(
 ) -> LearntColumn:
     kind = schema.kind(name)
     options = getattr(schema, kind)[name]
-    column = table[name]
-    raw = raw_type(column.type)
-    if raw is None or is_list(column.type) != (kind == "multi_valued") or (kind == "numeric" and raw == "string"):
-        raise UserError(f'Column "{name}" of {source} is of type {column.type} and cannot be {kind.replace("_", "-")}.')
+    raw = raw_type(facts.type)
+    if raw is None or is_list(facts.type) != (kind == "multi_valued") or (kind == "numeric" and raw == "string"):
+        raise UserError(f'Column "{name}" of {source} is of type {facts.type} and cannot be {kind.replace("_", "-")}.')
     if kind != "numeric":
-        values = typed(flatten(column)[0] if kind == "multi_valued" else column, raw, name, source)
-        if raw in ("float32", "float64"):
-            values = typed(pa.chunked_array([values]), "int64", name, source)
-        words = vocabulary(values, options["min_count"], options["max_size"])
+        words = facts.vocabulary(raw, options["min_count"], options["max_size"])
         return LearntColumn(
             name, fields[name], kind, raw, {"vocabulary": words, "max_length": options.get("max_length")}
         )
-    values = typed(column, raw, name, source)
-    numbers = finite(values)
     if options["transform"] == "bucket":
-        edges = quantile_edges(numbers, options["buckets"])
-        return LearntColumn(name, fields[name], "bucket", raw, {"edges": edges})
-    if not len(numbers):
+        return LearntColumn(name, fields[name], "bucket", raw, {"edges": facts.edges(raw, options["buckets"])})
+    learnt = facts.standardisation(raw)
+    if learnt is None:
         raise UserError(f'Column "{name}" of {source} holds no number to standardise; name it under `features.drop`.')
-    with_missing = pc.any(pc.is_null(values, nan_is_null=True)).as_py()
-    missing = _free(f"{fields[name]}_is_missing", set(fields.values())) if with_missing else None
-    return LearntColumn(name, fields[name], "project", raw, {**standardisation(numbers), "missing": missing})
+    missing = _free(f"{fields[name]}_is_missing", set(fields.values())) if facts.has_missing(raw) else None
+    return LearntColumn(name, fields[name], "project", raw, {**learnt, "missing": missing})
 
 
 def _field_names(columns: Sequence[str]) -> dict[str, str]:

@@ -2,65 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import keras
-import numpy as np
-import pyarrow as pa
 
 from gradalign.alignment import AdversarialAlignment
 from gradalign.architectures import shared_private
-from gradalign.data import Preprocessing, Schema, TaskSpec, infer_schema, labels
+from gradalign.data import Preprocessing
 from gradalign.errors import UserError
 from gradalign.losses import WeightedBinaryCrossentropy
 from gradalign.multi_task_model import MultiTaskModel
-from gradalign.training.config import Config, FeaturesConfig, LossConfig
+from gradalign.training.config import Config, LossConfig
+from gradalign.training.encoding import Prepared, encode_all, learn
 from gradalign.training.rows import Tables
-
-XY = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """The rows of a run as arrays: ({field: (rows, ...)}, {task: float32 (rows,), NaN where there is no label})."""
-
-    config: Config
-    schema: Schema
-    preprocessing: Preprocessing
-    train: XY
-    validation: XY | None
-    test: XY
-
-
-def tasks_of(config: Config) -> dict[str, TaskSpec]:
-    """The config's tasks as `gradalign.data` takes them."""
-    return {task: TaskSpec(spec.label, tuple(spec.positive), spec.where) for task, spec in config.tasks.items()}
 
 
 def prepare(config: Config, tables: Tables, preprocessing: Preprocessing | None = None) -> Prepared:
-    """Fit the preprocessing on the training table, where none is given, and encode all parts.
+    """Fit the preprocessing on the training part, where none is given, and encode all parts.
 
-    The returned config has every column under `features`, so that it needs no inference.
+    Rows that are read in parts go through a temporary folder, which goes with what is returned.
 
     Raises:
-        UserError: the tables do not fit the config: a column is missing, a label has one value only, and so on.
+        UserError: the parts do not fit the config: a column is missing, a label has one value only, and so on.
     """
-    data = config.data
-    train_source = data.train or "the training data"
-    schema = infer_schema(tables.train, tasks_of(config), config.features.model_dump(exclude_none=True), train_source)
-    fitted = preprocessing or Preprocessing.fit(tables.train, schema, train_source)
-
-    def encode(table: pa.Table, source: str) -> XY:
-        return fitted.encode(table, source), labels(table, schema, source)
-
-    train, test = encode(tables.train, train_source), encode(tables.test, data.test or "the test data")
-    validation = None
-    if tables.validation is not None:
-        from_part = data.validation_fraction is not None or data.validation is None
-        validation = encode(tables.validation, "the validation part" if from_part else str(data.validation))
-    features = FeaturesConfig.model_validate(schema.features())
-    config = config.model_copy(update={"features": features})
-    return Prepared(config, schema, fitted, train, validation, test)
+    return encode_all(learn(config, tables, preprocessing), tables)
 
 
 def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) -> MultiTaskModel:

@@ -8,11 +8,12 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from gradalign.data import EncodedRows
 from gradalign.diagnostics import SecondOrderReport, check_second_order
 from gradalign.errors import UserError
 from gradalign.multi_task_model import MultiTaskModel
 from gradalign.training.batches import steps_per_epoch
-from gradalign.training.build import XY, build_model, prepare
+from gradalign.training.build import build_model, prepare
 from gradalign.training.config_file import load_config
 from gradalign.training.rows import read_tables
 from gradalign.training.run_folder import Run
@@ -39,16 +40,12 @@ def check(target: str, overrides: Sequence[str] = ()) -> SecondOrderReport:
         model = run.model()
     else:
         keras.utils.set_random_seed(config.training.seed)
-        rows = len(next(iter(prepared.train[1].values())))
-        steps = steps_per_epoch(rows, config.training.batch_size) * config.training.epochs
+        steps = steps_per_epoch(len(prepared.train), config.training.batch_size) * config.training.epochs
         model = build_model(config, prepared.preprocessing, steps)
     return report(model, prepared.train, config.training.batch_size, config.training.seed)
 
 
-def report(model: MultiTaskModel, train: XY, batch_size: int, seed: int) -> SecondOrderReport:
+def report(model: MultiTaskModel, train: EncodedRows, batch_size: int, seed: int) -> SecondOrderReport:
     """Check the second-order gradient on `batch_size` training rows, drawn at random with `seed`."""
-    x, y = train
-    rows = len(next(iter(y.values())))
-    chosen = np.sort(np.random.RandomState(seed).permutation(rows)[:batch_size])
-    batch = {name: a[chosen] for name, a in x.items()}, {name: a[chosen] for name, a in y.items()}
-    return check_second_order(model, batch)
+    chosen = np.sort(np.random.RandomState(seed).permutation(len(train))[:batch_size])
+    return check_second_order(model, train.take(chosen))

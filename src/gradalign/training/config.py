@@ -40,6 +40,11 @@ class DataConfig(_Section):
     test: str | None = Field(None, description="the path of a .parquet or .csv file")
     validation: str | None = Field(None, description='the path of a .parquet or .csv file, or such as "0.5 of test"')
     limit: int | None = Field(None, ge=1, description="a whole number of rows, 1 or more, or null for all rows")
+    memory_gb: float | None = Field(
+        None, gt=0, description="a number of gigabytes above 0, or null for half of this machine's memory"
+    )
+    shuffle_buffer: int = Field(262_144, ge=1, description="a whole number of rows, 1 or more")
+    cache: bool = Field(True, description="true or false")
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
-from gradalign.data import labels, read_table
-from gradalign.training.build import tasks_of
+from gradalign.data import DataFile, Part
+from gradalign.data.cache import Cache
+from gradalign.training.encoding import Encoder
 from gradalign.training.measure import TaskMetrics, measure
-from gradalign.training.rows import read_tables
+from gradalign.training.rows import Tables, memory_limit, read_tables
 from gradalign.training.run_folder import Run
-from gradalign.training.scoring import scores
+from gradalign.training.scoring import scores_of_rows
 
 
 def evaluate(run: Run, data: Path | None = None) -> dict[str, TaskMetrics]:
@@ -22,10 +24,14 @@ def evaluate(run: Run, data: Path | None = None) -> dict[str, TaskMetrics]:
     Raises:
         UserError: the file is missing or damaged, or lacks a column.
     """
-    preprocessing = run.preprocessing()
+    settings, preprocessing = run.config.data, run.preprocessing()
     if data is None:
-        table, source = read_tables(run.config.data).test, "the test part"
-    else:
-        table, source = read_table(data, preprocessing.types), str(data)
-    truth = labels(table, tasks_of(run.config), source)
-    return measure(truth, scores(run.model().base, preprocessing.encode(table, source)))
+        tables = read_tables(settings)
+    else:  # of no concern to the run's own files, which may be gone
+        part = Part(DataFile(data, lambda: preprocessing.types))
+        tables = Tables(part, None, part, memory_limit(settings.memory_gb), Cache() if settings.cache else None)
+    with tempfile.TemporaryDirectory(prefix="gradalign-") as folder:
+        encoder = Encoder(run.config, preprocessing, tables, Path(folder))
+        rows = encoder.encode(tables.test, "test", str(data) if data is not None else "the test part")
+        _, truth = rows
+        return measure(truth, scores_of_rows(run.model().base, rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from gradalign.data import read_table
-from gradalign.errors import UserError
+from gradalign.data import DataFile, UnseenColumns
+from gradalign.data.readers import read_parts
+from gradalign.errors import GradAlignWarning, UserError
 from gradalign.training.run_folder import Run
 from gradalign.training.scoring import scores
 
@@ -44,26 +46,38 @@ def predict(
     """
     _check_out(out, data, overwrite)
     preprocessing = run.preprocessing()
-    table = read_table(data, preprocessing.types)
-    names = score_columns(table.column_names, run.config.tasks)
+    file = DataFile(data, lambda: preprocessing.types)
+    names = score_columns(file.schema.names, run.config.tasks)
     # What is wrong with the columns is said before anything is loaded or written.
-    preprocessing.raw(table.slice(0, 1), str(data))
+    preprocessing.raw(next(_tables(file, 1)), str(data))
     if out.suffix.lower() == ".csv":
-        _check_csv_can_hold(table, out)
+        _check_csv_can_hold(file.schema, out)
     base = run.model().base
+    unseen = UnseenColumns(preprocessing)
 
     def scored() -> Iterator[pa.Table]:
-        for first in range(0, table.num_rows, _ROWS):
-            part = table.slice(first, _ROWS)
-            found = scores(base, preprocessing.encode(part, str(data)))
+        done = 0
+        for part in _tables(file, _ROWS):
+            found, table = scores(base, preprocessing.encode_part(part, str(data), unseen)), part
             for task, name in names.items():
-                part = part.append_column(name, pa.array(found[task]))
-            yield part
+                table = table.append_column(name, pa.array(found[task]))
+            yield table
+            done += table.num_rows
             if progress is not None:
-                progress(first + part.num_rows, table.num_rows)
+                progress(done, file.rows)
 
     _write(out, scored())
+    for sentence in unseen.sentences(str(data)):
+        warnings.warn(sentence, GradAlignWarning, stacklevel=2)
     return out
+
+
+def _tables(file: DataFile, rows: int) -> Iterator[pa.Table]:
+    """The file in tables of `rows` rows; of a Parquet file no more is in memory."""
+    if file.is_parquet:
+        yield from read_parts(file.path, rows=rows)
+    else:
+        yield from (file.table.slice(first, rows) for first in range(0, file.rows, rows))
 
 
 def score_columns(columns: Iterable[str], tasks: Iterable[str]) -> dict[str, str]:
@@ -93,8 +107,8 @@ def _check_out(out: Path, data: Path, overwrite: bool) -> None:
         raise UserError(f'"{out}" exists; choose another --out, or replace it with --overwrite.')
 
 
-def _check_csv_can_hold(table: pa.Table, out: Path) -> None:
-    for field in table.schema:
+def _check_csv_can_hold(schema: pa.Schema, out: Path) -> None:
+    for field in schema:
         if pa.types.is_nested(field.type):
             raise UserError(
                 f'The column "{field.name}" holds lists or records ({field.type}), which a CSV cannot; '

@@ -1,71 +1,107 @@
-"""The rows that a config names: training, validation and test, as tables."""
+"""The rows that a config names: training, validation and test part, which are read when they are asked for."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
+from typing import Literal
 
 import pyarrow as pa
 
-from gradalign.data import read_table, split_rows
-from gradalign.datasets import census_income
+from gradalign.data import DataFile, Part, Split
+from gradalign.data.cache import Cache
+from gradalign.datasets.census_income import SPLIT_SEED, TEST_FILE, TRAIN_FILE
 from gradalign.training.config import DataConfig
 
-SPLIT_SEED = 0  # of "0.5 of test": not the run's seed, so that runs with different seeds measure on the same rows
+_UNKNOWN_MEMORY = 8 << 30  # of a machine that does not say how much it has
 
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """The three parts of a data set; `validation` is None where the config has none."""
+    """The three parts of a data set; `validation` is None where the config has none.
 
-    train: pa.Table
-    validation: pa.Table | None
-    test: pa.Table
+    Args:
+        train: the training part.
+        validation: measured while training.
+        test: measured at the end.
+        memory_limit: bytes; where reading all parts into memory takes more, they are read in parts. None for no limit.
+        cache: of what is learnt and encoded in memory; None for none.
+    """
+
+    train: Part
+    validation: Part | None
+    test: Part
+    memory_limit: int | None = None
+    cache: Cache | None = None
+
+    @functools.cached_property
+    def is_streamed(self) -> bool:
+        """Whether Parquet files are read in parts, as they need more memory than the limit."""
+        files = {part.file for part in (self.train, self.validation, self.test) if part is not None}
+        need = sum(file.memory for file in files if file.is_parquet) if self.memory_limit is not None else 0
+        return self.memory_limit is not None and need > self.memory_limit
 
 
 def read_tables(data: DataConfig) -> Tables:
-    """Read the parts that the config's `data` names, split as it says.
+    """Return the parts that the config's `data` names, split as it says; rows are read when they are asked for.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: a file is missing.
 
-    >>> read_tables(DataConfig(dataset="census-income", limit=100)).train.num_rows
+    >>> read_tables(DataConfig(dataset="census-income", limit=100)).train.rows
     100
     """
     if data.dataset is not None:
-        census = census_income()
-        tables = Tables(census.train, census.validation, census.test)
+        train, test = DataFile(TRAIN_FILE), DataFile(TEST_FILE)
+        validation = None
+        fraction: tuple[float, Literal["train", "test"]] | None = (0.5, "test")
     else:
-        tables = _read_files(data)
-    if data.limit is None:
-        return tables
-    validation = None if tables.validation is None else tables.validation.slice(0, data.limit)
-    return Tables(tables.train.slice(0, data.limit), validation, tables.test.slice(0, data.limit))
+        assert data.train is not None and data.test is not None  # the schema asks for both
+        train = DataFile(data.train)
+
+        def types() -> dict[str, str]:
+            # A CSV holds none, and what looks like a number need not be one.
+            return column_types(train.schema)
+
+        test = DataFile(data.test, types)
+        fraction = data.validation_fraction
+        is_path = fraction is None and data.validation is not None
+        validation = DataFile(str(data.validation), types) if is_path else None
+
+    def part(file: DataFile, of: str, first: bool = False) -> Part:
+        # Not the run's seed: runs with different seeds measure on the same rows.
+        split = Split(fraction[0], SPLIT_SEED, first) if fraction is not None and fraction[1] == of else None
+        return Part(file, split, data.limit)
+
+    measured = None if validation is None else Part(validation, None, data.limit)
+    if fraction is not None:
+        measured = part(test if fraction[1] == "test" else train, fraction[1], first=True)
+    limit = None if data.dataset is not None else memory_limit(data.memory_gb)
+    return Tables(part(train, "train"), measured, part(test, "test"), limit, Cache() if data.cache else None)
 
 
-def _read_files(data: DataConfig) -> Tables:
-    assert data.train is not None and data.test is not None  # the schema asks for both
-    train = read_table(data.train)
-    types = column_types(train)  # a CSV holds none, and what looks like a number need not be one
-    test = read_table(data.test, types)
-    if data.validation is None:
-        return Tables(train, None, test)
-    fraction = data.validation_fraction
-    if fraction is None:
-        return Tables(train, read_table(data.validation, types), test)
-    share, part = fraction
-    if part == "test":
-        validation, test = split_rows(test, share, SPLIT_SEED)
-    else:
-        validation, train = split_rows(train, share, SPLIT_SEED)
-    return Tables(train, validation, test)
+def memory_limit(gigabytes: float | None) -> int:
+    """Return `gigabytes` in bytes; where it is None, half of this machine's memory.
+
+    >>> memory_limit(2.0) == 2 * 2**30
+    True
+    """
+    if gigabytes is not None:
+        return int(gigabytes * 2**30)
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        memory = _UNKNOWN_MEMORY
+    return memory // 2
 
 
-def column_types(table: pa.Table) -> dict[str, str]:
-    """Column -> Arrow type name, for reading a CSV with the types of `table`; lists and times are left out.
+def column_types(schema: pa.Schema) -> dict[str, str]:
+    """Column -> Arrow type name, for reading a CSV with the types of another file; lists and times are left out.
 
-    >>> column_types(pa.table({"zip": ["0151"], "age": [31], "tags": [["a"]]}))
+    >>> column_types(pa.table({"zip": ["0151"], "age": [31], "tags": [["a"]]}).schema)
     {'zip': 'string', 'age': 'int64'}
     """
-    plain = {f.name: f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in table.schema}
+    plain = {f.name: f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in schema}
     wanted = (pa.types.is_string, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
     return {name: str(kind) for name, kind in plain.items() if any(is_kind(kind) for is_kind in wanted)}

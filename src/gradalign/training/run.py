@@ -16,17 +16,18 @@ from gradalign.data import Preprocessing
 from gradalign.multi_task_model import MultiTaskModel
 from gradalign.training import run_folder
 from gradalign.training.batches import batches, shuffled_batches, steps_per_epoch
-from gradalign.training.build import Prepared, build_model, prepare
+from gradalign.training.build import build_model
 from gradalign.training.check import report
 from gradalign.training.checkpoint import Checkpoint, Row, last_checkpoint, remove_checkpoints, save
 from gradalign.training.config import Config
 from gradalign.training.config_file import dump_config, load_config
+from gradalign.training.encoding import Encoder, Learnt, Prepared, encode_all, learn
 from gradalign.training.export import write_serving
 from gradalign.training.measure import measure
 from gradalign.training.progress import TrainingProgress
-from gradalign.training.rows import read_tables
+from gradalign.training.rows import Tables, read_tables
 from gradalign.training.run_folder import Run
-from gradalign.training.scoring import scores
+from gradalign.training.scoring import scores_of_rows
 
 
 def default_out(config: Config) -> Path:
@@ -54,13 +55,42 @@ def train(
     out = default_out(config) if out is None else Path(out).expanduser()
     console = console or Console(quiet=True)
     run_folder.refuse_if_taken(out, overwrite)
-    prepared = prepare(config, read_tables(config.data))
-    model = _fresh_model(prepared)
-    partial = run_folder.create_partial(out, overwrite)
-    run_folder.write_text(partial / run_folder.CONFIG, dump_config(prepared.config))
-    prepared.preprocessing.save(partial / run_folder.PREPROCESSING)
-    console.print(prepared.schema.describe(), highlight=False, markup=False, soft_wrap=True)
+    tables = read_tables(config.data)
+    learnt = learn(config, tables)
+    if tables.is_streamed:  # encoding takes long and is worth resuming, so the run is begun before
+        _check_first_rows(learnt, tables)
+        model = _fresh_model(learnt, tables.train.rows)
+        partial = _begin(learnt, out, overwrite, console)
+        prepared = _encode_streamed(learnt, tables, partial, console)
+    else:
+        prepared = encode_all(learnt, tables)
+        del tables  # the encoded rows are all that training needs
+        model = _fresh_model(learnt, len(prepared.train))
+        partial = _begin(learnt, out, overwrite, console)
     return _finish(prepared, model, [], partial, out, console)
+
+
+def _check_first_rows(learnt: Learnt, tables: Tables) -> None:
+    encoder = Encoder(learnt.config, learnt.preprocessing, tables, folder=None)
+    for name in ("train", "validation", "test"):
+        part = getattr(tables, name)
+        if part is not None:
+            encoder.check_columns(part, name)
+
+
+def _begin(learnt: Learnt, out: Path, overwrite: bool, console: Console) -> Path:
+    """Make the partial folder, with what `resume` needs."""
+    partial = run_folder.create_partial(out, overwrite)
+    learnt.preprocessing.save(partial / run_folder.PREPROCESSING)
+    run_folder.write_text(partial / run_folder.CONFIG, dump_config(learnt.config))
+    console.print(learnt.schema.describe(), highlight=False, markup=False, soft_wrap=True)
+    return partial
+
+
+def _encode_streamed(learnt: Learnt, tables: Tables, partial: Path, console: Console) -> Prepared:
+    said = f"Reading the files in parts, as they need more memory than {learnt.config.data.memory_gb:.3g} GB."
+    console.print(said, highlight=False, soft_wrap=True)
+    return encode_all(learnt, tables, partial / run_folder.ROWS)
 
 
 def resume(path: str | Path, *, console: Console | None = None) -> Run:
@@ -78,23 +108,25 @@ def resume(path: str | Path, *, console: Console | None = None) -> Run:
     config = load_config(partial / run_folder.CONFIG)
     fitted = partial / run_folder.PREPROCESSING
     preprocessing = Preprocessing.load(fitted) if fitted.exists() else None  # none: interrupted at the very start
-    prepared = prepare(config, read_tables(config.data), preprocessing)
-    prepared.preprocessing.save(fitted)
+    tables = read_tables(config.data)
+    learnt = learn(config, tables, preprocessing)
+    learnt.preprocessing.save(fitted)
+    if tables.is_streamed:
+        prepared = _encode_streamed(learnt, tables, partial, console)
+    else:
+        prepared = encode_all(learnt, tables)
+        del tables
     checkpoint, history = last_checkpoint(partial)
     console.print(f"Going on after epoch {len(history)} of {config.training.epochs}.", highlight=False)
-    model = _fresh_model(prepared) if checkpoint is None else run_folder.load_model(checkpoint)
+    model = _fresh_model(learnt, len(prepared.train)) if checkpoint is None else run_folder.load_model(checkpoint)
     return _finish(prepared, model, history, partial, out, console)
 
 
-def _rows(prepared: Prepared) -> int:
-    return len(next(iter(prepared.train[1].values())))
-
-
-def _fresh_model(prepared: Prepared) -> MultiTaskModel:
-    training = prepared.config.training
+def _fresh_model(learnt: Learnt, rows: int) -> MultiTaskModel:
+    training = learnt.config.training
     keras.utils.set_random_seed(training.seed)
-    steps = steps_per_epoch(_rows(prepared), training.batch_size) * training.epochs
-    return build_model(prepared.config, prepared.preprocessing, steps)
+    steps = steps_per_epoch(rows, training.batch_size) * training.epochs
+    return build_model(learnt.config, learnt.preprocessing, steps)
 
 
 def _finish(
@@ -103,17 +135,18 @@ def _finish(
     """Train the epochs that are missing, measure, export, and give the folder its final name."""
     training = prepared.config.training
     history = _fit(prepared, model, history, partial, console)
-    x, y = prepared.test
+    _, y = prepared.test
     metrics = {
-        "test": measure(y, scores(model.base, x)),
+        "test": measure(y, scores_of_rows(model.base, prepared.test)),
         "alignment": _alignment_metrics(prepared, model, history[-1]),
-        "training": _training_metrics(_rows(prepared), training.batch_size, history),
+        "training": _training_metrics(len(prepared.train), training.batch_size, history),
         "versions": _versions(),
     }
     save(model, partial / run_folder.MODEL)
     if not (partial / run_folder.SERVING).exists():
         write_serving(prepared.preprocessing, model.base, partial / run_folder.SERVING)
     run_folder.write_text(partial / run_folder.METRICS, json.dumps(metrics, indent=2) + "\n")
+    run_folder.remove_rows(partial)
     run_folder.finish(partial, out)
     remove_checkpoints(out)  # last, so that whatever is interrupted before can be resumed
     return Run.open(out)
@@ -123,10 +156,10 @@ def _fit(prepared: Prepared, model: MultiTaskModel, history: list[Row], partial:
     training, done = prepared.config.training, len(history)
     if done == training.epochs:
         return history
-    x, y = prepared.train
-    rows = _rows(prepared)
-    data = shuffled_batches(x, y, training.batch_size, training.seed, done, training.epochs)
-    validation = None if prepared.validation is None else batches(*prepared.validation, 8192)
+    rows = len(prepared.train)
+    buffer = prepared.config.data.shuffle_buffer
+    data = shuffled_batches(prepared.train, training.batch_size, training.seed, done, training.epochs, buffer)
+    validation = None if prepared.validation is None else batches(prepared.validation, 8192)
     checkpoint = Checkpoint(partial, history)
     with TrainingProgress(console, rows, training.epochs, training.batch_size) as progress:
         model.fit(

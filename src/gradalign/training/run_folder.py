@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CONFIG, HISTORY, MODEL, METRICS = "config.yaml", "history.csv", "model.keras", "metrics.json"
 PREPROCESSING, SERVING = "preprocessing.json", "serving"
+ROWS = "rows"  # encoded rows of files that are read in parts, while the run goes on
 _ALL = (CONFIG, HISTORY, MODEL, METRICS, PREPROCESSING, SERVING)
 
 
@@ -190,6 +191,11 @@ def finish(partial: Path, out: Path) -> None:
     os.replace(partial, out)
     if old.exists():
         shutil.rmtree(old)
+
+
+def remove_rows(folder: Path) -> None:
+    """Remove the encoded rows that training read from; the run needs them no more."""
+    shutil.rmtree(folder / ROWS, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from gradalign.data import EncodedRows
+
 _BATCH = 8192
+_AT_ONCE = 64 * _BATCH  # rows that are in memory as arrays
 
 
 def scores(base: keras.Model, x: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -24,3 +27,9 @@ def scores(base: keras.Model, x: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     """
     found = base.predict(dict(x), batch_size=_BATCH, verbose=0)
     return {task: np.asarray(value, np.float32).reshape(-1) for task, value in found.items()}
+
+
+def scores_of_rows(base: keras.Model, rows: EncodedRows) -> dict[str, np.ndarray]:
+    """Return what `scores` does for rows that may be in a file, of which a part is read at a time."""
+    parts = [scores(base, rows.take(slice(i, i + _AT_ONCE))[0]) for i in range(0, len(rows), _AT_ONCE)]
+    return {task: np.concatenate([part[task] for part in parts]) for task in parts[0]}

@@ -111,6 +111,22 @@ def random_table(rng, rows):
     )
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_encoded_at_once_are_what_a_served_model_makes_of_rows(seed):
+    rng = np.random.default_rng(seed)
+    train = random_table(rng, 150)
+    preprocessing = Preprocessing.fit(
+        train, infer_schema(train, TASKS, {"numeric": {"projected": {"transform": "project"}}})
+    )
+    table = random_table(rng, 80)
+    served = preprocessing.model(preprocessing.raw(table))
+    encoded = preprocessing.encode(table)
+    assert list(encoded) == list(served) == list(preprocessing.fields)
+    for name, values in served.items():
+        assert encoded[name].dtype == values.numpy().dtype
+        np.testing.assert_array_equal(encoded[name], values.numpy())
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_every_id_of_any_table_is_in_range_and_every_number_finite(seed):
     rng = np.random.default_rng(seed)

@@ -150,7 +150,7 @@ def test_the_bundled_config_explains_each_key():
 def test_the_bundled_config_says_what_the_bundled_data_set_says():
     from gradalign.data import infer_schema
     from gradalign.datasets import census_income
-    from gradalign.training.build import tasks_of
+    from gradalign.training.encoding import tasks_of
 
     config, census = load_config("census-income"), census_income()
     tasks = tasks_of(config)

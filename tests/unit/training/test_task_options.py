@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gradalign.errors import UserError
@@ -12,7 +13,7 @@ from gradalign.losses import WeightedBinaryCrossentropy
 from gradalign.training.build import build_model, loss_of, prepare
 from gradalign.training.config import LossConfig, validate
 from gradalign.training.config_file import dump_config
-from gradalign.training.rows import Tables
+from gradalign.training.rows import read_tables
 
 LABELS = {"clicked": [1, 1, 1, 0, 0, 1, 0, None], "bought": [1, 0, 1, 0, 0, 0, 0, 1]}
 TABLE = pa.table(
@@ -36,9 +37,18 @@ def config(**changes):
     return validate({**raw, **changes})
 
 
-def test_labels_model_and_losses():
-    test = TABLE.slice(2, 5)
-    prepared = prepare(config(), Tables(TABLE, test, test))
+@pytest.fixture
+def files(tmp_path):
+    """The `data:` of a config."""
+    tables = {"train": TABLE, "validation": TABLE.slice(2, 5), "test": TABLE.slice(2, 5)}
+    for name, table in tables.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    return {name: str(tmp_path / f"{name}.parquet") for name in tables}
+
+
+def test_labels_model_and_losses(files):
+    settings = config(data=files)
+    prepared = prepare(settings, read_tables(settings.data))
     nan = float("nan")
     wanted = {
         "click": [1, 1, 1, 0, 0, 1, 0, nan],
@@ -48,8 +58,9 @@ def test_labels_model_and_losses():
     }
     for part, rows in ((prepared.train, slice(0, 8)), (prepared.validation, slice(2, 7)), (prepared.test, slice(2, 7))):
         assert part is not None
+        _, y = part
         for task, label in wanted.items():
-            np.testing.assert_array_equal(part[1][task], label[rows], err_msg=task)
+            np.testing.assert_array_equal(y[task], label[rows], err_msg=task)
     # Neither labels nor the columns of conditions are inputs, and the resolved config gives the same again.
     assert prepared.schema.columns == ("age",)
     assert validate(prepared.config.model_dump()) == prepared.config
@@ -81,11 +92,11 @@ def test_the_default_loss_is_that_of_keras():
     assert isinstance(focal, WeightedBinaryCrossentropy) and (focal.gamma, focal.pos_weight) == (2.0, 1.0)
 
 
-def test_a_condition_that_does_not_fit_the_table():
-    tables = Tables(TABLE, None, TABLE)
+def test_a_condition_that_does_not_fit_the_table(files):
     for where, words in (("clikced == 1", 'Did you mean "clicked"'), ("clicked == 2", '"2" of `where` never occurs')):
+        settings = config(data=files, tasks={**TASKS, "page": {**TASKS["page"], "where": where}})
         with pytest.raises(UserError, match=words):
-            prepare(config(tasks={**TASKS, "page": {**TASKS["page"], "where": where}}), tables)
+            prepare(settings, read_tables(settings.data))
     with pytest.raises(
         UserError, match=r'"page" decides which rows have the label of task "page" \(where: page != shop\)'
     ):
