@@ -15,6 +15,9 @@ from xdist import is_xdist_controller
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Compilation is most of what a compiled test costs; what XLA fuses and computes is the same.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# The tests' arrays are tiny and each worker has one core: threads within an operation would wait for one another.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure() -> None:
@@ -36,6 +39,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     gc.set_threshold(50_000, 20, 50)
     [cpu] = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    # Grappler rewrites each graph before its first run, without changing what it computes, and most graphs here run a
+    # few steps. The fixture `grappler` switches it on again; the command line and processes of their own have it too.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 @contextmanager

@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import tensorflow as tf
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share something costly on one worker; any other goes to the worker that is free first."""
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo", None)  # examples in docstrings have none
+        definitions = {} if fixtures is None else fixtures.name2fixturedefs
+        if "trained" in definitions:
+            item.add_marker(pytest.mark.xdist_group("trained"))
+        elif any(found[-1].scope == "module" for found in definitions.values()):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +34,12 @@ def mirrored_strategy() -> tf.distribute.Strategy:
     import tensorflow as tf
 
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+@pytest.fixture(name="grappler")
+def with_grappler() -> Iterator[None]:
+    """TensorFlow's rewriting of graphs, as users have it; `conftest.py` of the whole suite says why it is off."""
+    from tests.grappler import grappler
+
+    with grappler():
+        yield

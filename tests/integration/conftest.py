@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gradalign.cli import main
+from tests.grappler import grappler
 
 CONFIG = """\
 data: {train: train.parquet, test: test.parquet, validation: 0.4 of test}
@@ -57,7 +58,8 @@ SEPARATE = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner)
 
 def invoke(*arguments: object) -> Result:
     """Run `gradalign` in this process; what is not a UserError is raised here."""
-    return CliRunner(**SEPARATE).invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+    with grappler():  # as in a process of its own, so that weights are equal to the last bit
+        return CliRunner(**SEPARATE).invoke(main, [str(a) for a in arguments], catch_exceptions=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,13 +44,13 @@ BASES = {
 @pytest.mark.parametrize("kind", BASES)
 def test_the_step_after_loading(kind, tmp_path):
     model = full(BASES[kind]())
-    step(model, epochs=3)
+    step(model, epochs=2)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     # By value and order: a loaded optimizer or layer may bear another name.
     assert_states(model, loaded)
-    assert int(loaded.alignment.step) == 3 and int(loaded.alignment.total_steps) == 3
-    expected, found = step(model, seed=1, epochs=2), step(loaded, seed=1, epochs=2)
+    assert int(loaded.alignment.step) == 2 and int(loaded.alignment.total_steps) == 2
+    expected, found = step(model, seed=1), step(loaded, seed=1)
     assert_same(expected, found, rtol=1e-6)
     assert_states(model, loaded)
     x, _ = data(8)
@@ -65,6 +65,7 @@ def assert_states(model, loaded):
 
 
 def test_the_step_after_loading_in_a_new_process(tmp_path):
+    """A process that imports nothing but `gradalign`, which loads no TensorFlow by itself, and then Keras."""
     model = full()
     step(model, epochs=2)
     model.save(tmp_path / "model.keras")
@@ -73,7 +74,7 @@ def test_the_step_after_loading_in_a_new_process(tmp_path):
     code = """
 import sys, numpy as np
 import gradalign
-model = gradalign.MultiTaskModel  # nothing else of GradAlign is imported by name
+assert "tensorflow" not in sys.modules and "keras" not in sys.modules
 import keras
 folder = sys.argv[1]
 model = keras.models.load_model(folder + "/model.keras")
@@ -159,39 +160,6 @@ def test_weights_alone(tmp_path):
     step(model, seed=1)
     step(other, seed=1)
     assert_states(model, other)
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Interrupt(keras.callbacks.Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 2:
-            raise Interrupted
-
-
-def test_backup_and_restore(tmp_path):
-    states = []
-    for interrupts in (False, True):
-        keras.utils.clear_session(free_memory=False)
-        keras.utils.set_random_seed(1)
-        model = full()
-        x, y = data(16, missing=0.2)
-        arguments = {"batch_size": 8, "shuffle": False, "epochs": 4, "verbose": 0}
-        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
-        if interrupts:
-            with pytest.raises(Interrupted):
-                model.fit(x, y, callbacks=[backup, Interrupt()], **arguments)
-            keras.utils.clear_session(free_memory=False)
-            keras.utils.set_random_seed(2)
-            model = full()
-            model.fit(x, y, callbacks=[backup], **arguments)
-        else:
-            model.fit(x, y, **arguments)
-        states.append(list(all_state(model).values()))
-    for left, right in zip(*states, strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
 
 
 def test_the_best_checkpoint_trains_on(tmp_path):

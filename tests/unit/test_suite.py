@@ -6,6 +6,8 @@ import keras
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.xdist_group("suite")  # in one process, or there is nothing to leak
+
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_settings_do_not_leak(turn):
