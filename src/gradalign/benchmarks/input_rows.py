@@ -5,18 +5,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import tensorflow as tf
 
 from gradalign.benchmarks.row import Row, RowKind
-from gradalign.data import labels, read_table
+from gradalign.data import EncodedRows, labels, read_table
 from gradalign.multi_task_model import MultiTaskModel
 from gradalign.training.batches import shuffled_batches, steps_per_epoch
-from gradalign.training.build import Prepared, build_model, prepare
+from gradalign.training.build import build_model, prepare
 from gradalign.training.config_file import load_config
+from gradalign.training.encoding import Prepared
 from gradalign.training.rows import read_tables
 
 __all__ = ["INPUT_ROWS", "Epoch"]
@@ -37,8 +36,8 @@ class Epoch:
         self.prepared: Prepared = prepare(config, tables)
         self._folder = tempfile.TemporaryDirectory(prefix="gradalign-bench-")
         self.path = Path(self._folder.name) / "train.parquet"
-        pq.write_table(tables.train, self.path)
-        self.rows = tables.train.num_rows
+        pq.write_table(tables.train.table(), self.path)
+        self.rows = tables.train.rows
         self.batch = batch
         self.steps = steps_per_epoch(self.rows, self.batch)
 
@@ -46,20 +45,20 @@ class Epoch:
         """Return the config's model, compiled."""
         return build_model(self.prepared.config, self.prepared.preprocessing, self.steps)
 
-    def decoded(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def decoded(self) -> EncodedRows:
         """Read the Parquet file and encode it."""
         table = read_table(self.path)
-        return self.prepared.preprocessing.encode(table), labels(table, self.prepared.schema)
+        return EncodedRows.of(self.prepared.preprocessing.encode(table), labels(table, self.prepared.schema))
 
-    def batches(self, x: Mapping[str, np.ndarray], y: Mapping[str, np.ndarray]) -> tf.data.Dataset:
+    def batches(self, rows: EncodedRows) -> tf.data.Dataset:
         """Return the shuffled batches of one epoch."""
-        return shuffled_batches(x, y, self.batch, 0, 0, 1)
+        return shuffled_batches(rows, self.batch, 0, 0, 1)
 
 
 def _bare_step(epoch: Epoch) -> Callable[[], object]:
     """The train function on full batches that are tensors already, as many as an epoch has."""
     model = epoch.model()
-    ready = list(epoch.batches(*epoch.prepared.train).take(min(epoch.steps, 16)))
+    ready = list(epoch.batches(epoch.prepared.train).take(min(epoch.steps, 16)))
     full = [batch for batch in ready if len(next(iter(batch[1].values()))) == epoch.batch]
     stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *full)
     dataset = tf.data.Dataset.from_tensor_slices(stacked).repeat()
@@ -74,9 +73,9 @@ def _bare_step(epoch: Epoch) -> Callable[[], object]:
     return run
 
 
-def _fit(epoch: Epoch, arrays: Callable[[], Any]) -> Callable[[], object]:
+def _fit(epoch: Epoch, rows: Callable[[], EncodedRows]) -> Callable[[], object]:
     model = epoch.model()
-    return lambda: model.fit(epoch.batches(*arrays()), steps_per_epoch=epoch.steps, shuffle=False, verbose=0)
+    return lambda: model.fit(epoch.batches(rows()), steps_per_epoch=epoch.steps, shuffle=False, verbose=0)
 
 
 def _fit_from_arrays(epoch: Epoch) -> Callable[[], object]:
