@@ -30,7 +30,7 @@ def test_a_dead_path_is_said_with_its_mend(shop):
 
 @pytest.mark.filterwarnings("default::gradalign.errors.GradAlignWarning")
 def test_training_says_it_once_in_one_line(shop):
-    done = shop.invoke("train", shop.config, "--out", shop.folder / "run", *DEAD)
+    done = shop.invoke("train", shop.config, "--out", shop.folder / "run", *DEAD, "--set", "training.epochs=1")
     assert done.exit_code == 0
     warnings = [line for line in done.stderr.splitlines() if "dead path" in line.lower()]
     assert len(warnings) == 1 and warnings[0].startswith("Warning: ") and "gelu" in warnings[0]

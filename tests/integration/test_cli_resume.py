@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,15 +17,6 @@ from gradalign.training.config_file import load_config
 from gradalign.training.run import train
 from gradalign.training.run_folder import Run
 
-EPOCHS = ["--set", "training.epochs=12"]
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, trained):
-    out = tmp_path_factory.mktemp("whole") / "run"
-    assert trained.shop.invoke("train", trained.shop.config, "--out", out, *EPOCHS).exit_code == 0
-    return Run.open(out)
-
 
 def _variables(run):
     """Everything that goes on: weights, both optimizers, the schedule's step, the seeds of dropout."""
@@ -34,43 +25,46 @@ def _variables(run):
     return [v.numpy() for v in variables if v.dtype != "string"]
 
 
-# A suite that was started in the background ignores interrupts, and what it starts inherits that.
+# A suite that was started in the background ignores interrupts, and what it starts inherits that. In the middle of its
+# second epoch the run says so and waits for the signal.
 COMMAND_LINE = """
-import signal
+import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from gradalign.cli import main
+from gradalign.training.checkpoint import Checkpoint
+
+def wait(self, batch, logs=None):
+    if self.history and batch == 2:
+        print("waiting", flush=True)
+        time.sleep(60)
+
+Checkpoint.on_train_batch_end = wait
 main()
 """
 
 
-def _kill_after_an_epoch(shop, out, sent):
-    """Train in a process of its own and send it a signal once the first checkpoint is there."""
-    command = [sys.executable, "-c", COMMAND_LINE, "train", str(shop.config), "--out", str(out), *EPOCHS]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-    partial = out.with_name(out.name + ".partial")
-    deadline = time.monotonic() + 120
-    while not list(partial.glob("checkpoint-*.keras")):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+def _interrupt(shop, out, sent, *options):
+    """Train in a process of its own and send it a signal in the middle of the second epoch of two."""
+    command = [sys.executable, "-c", COMMAND_LINE, "train", str(shop.config), "--out", str(out), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "waiting\n", process.communicate()[1]
     process.send_signal(sent)
     _, said = process.communicate(timeout=60)
     return process.returncode, said
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_to_the_same_weights(shop, uninterrupted):
-    out = shop.folder / "run"
-    _kill_after_an_epoch(shop, out, signal.SIGKILL)
-    assert not out.exists()
-    done = len(checkpoint.last_checkpoint(run_folder.partial_of(out))[1])
-    assert 1 <= done < 12, "the signal came too late to interrupt anything"
+def test_a_killed_run_resumes_to_the_same_weights(shop, trained):
+    out, uninterrupted = shop.folder / "run", Run.open(trained.run)
+    code, _ = _interrupt(shop, out, signal.SIGKILL)
+    assert code == -signal.SIGKILL and not out.exists()
+    assert len(checkpoint.last_checkpoint(run_folder.partial_of(out))[1]) == 1
 
     refused = shop.invoke("evaluate", out)
     assert refused.exit_code == 2 and "was interrupted" in refused.stderr
 
     resumed = shop.invoke("train", "--resume", out)
-    assert resumed.exit_code == 0 and f"after epoch {done} of 12" in resumed.stderr
+    assert resumed.exit_code == 0 and "after epoch 1 of 2" in resumed.stderr
     assert not run_folder.partial_of(out).exists()
     run = Run.open(out)
     assert not list(out.glob("*checkpoint*"))
@@ -85,7 +79,7 @@ def test_a_killed_run_resumes_to_the_same_weights(shop, uninterrupted):
 @pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on(shop):
     out = shop.folder / "run"
-    code, said = _kill_after_an_epoch(shop, out, signal.SIGINT)
+    code, said = _interrupt(shop, out, signal.SIGINT, "--set", "alignment.method=none")  # quicker
     assert code == 130 and "Traceback" not in said
     assert said.splitlines()[-1] == f"Interrupted; go on with: gradalign train --resume {out}"
     assert not out.exists()
@@ -101,8 +95,9 @@ class _Stop(BaseException):
     """Stands for a power cut."""
 
 
-def _cut_off(monkeypatch, shop, out, overwrite=False, **patches):
-    """Train until one of run.py's functions is called, and stop dead there."""
+@contextmanager
+def _stopping(monkeypatch, **patches):
+    """Stop dead where one of these functions is called."""
 
     def stop(*arguments, **named):
         raise _Stop
@@ -111,29 +106,32 @@ def _cut_off(monkeypatch, shop, out, overwrite=False, **patches):
         for name, target in patches.items():
             patch.setattr(target, name, stop)
         with pytest.raises(_Stop):
-            train(load_config(shop.config), out, overwrite=overwrite)
+            yield
 
 
-def test_a_run_cut_off_before_its_first_epoch_starts_again(shop, monkeypatch, trained):
+def test_a_run_from_the_saved_config_cut_off_twice(trained, tmp_path, monkeypatch):
+    """Before its first epoch, after which it starts again; and while it is finished, after which it only finishes.
+
+    Its config is the one that another run saved, and its folder another: it ends as that run.
+    """
     from gradalign.training import run
 
-    out = shop.folder / "run"
-    _cut_off(monkeypatch, shop, out, _fit=run)
-    assert not out.exists()
-    refused = shop.invoke("train", shop.config, "--out", out)
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(trained.run / "config.yaml", "copy.yaml")
+    with _stopping(monkeypatch, _fit=run):
+        trained.shop.invoke("train", "copy.yaml", "--out", "again")
+    assert not Path("again").exists()
+    refused = trained.shop.invoke("train", "copy.yaml", "--out", "again")
     assert refused.exit_code == 2 and "--resume" in refused.stderr
-    assert shop.invoke("train", "--resume", str(out) + ".partial").exit_code == 0
-    for one, other in zip(_variables(Run.open(out)), _variables(Run.open(trained.run)), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_a_run_cut_off_while_it_is_finished_only_finishes(shop, monkeypatch, trained):
-    out = shop.folder / "run"
-    _cut_off(monkeypatch, shop, out, finish=run_folder)
-    assert not out.exists()
-    resumed = shop.invoke("train", "--resume", out)
+    with _stopping(monkeypatch, finish=run_folder):
+        trained.shop.invoke("train", "--resume", "again.partial")
+    assert not Path("again").exists()
+    resumed = trained.shop.invoke("train", "--resume", "again")
     assert resumed.exit_code == 0 and "epoch 1/2" not in resumed.stderr
-    assert Run.open(out).metrics["test"] == Run.open(trained.run).metrics["test"]
+    again, first = Run.open("again"), Run.open(trained.run)
+    for one, other in zip(_variables(again), _variables(first), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert again.metrics["test"] == first.metrics["test"]
 
 
 def test_an_old_run_stays_until_the_new_one_is_complete(shop, monkeypatch, trained):
@@ -142,7 +140,8 @@ def test_an_old_run_stays_until_the_new_one_is_complete(shop, monkeypatch, train
     out = shop.folder / "run"
     shutil.copytree(trained.run, out)
     before = (out / "metrics.json").read_bytes()
-    _cut_off(monkeypatch, shop, out, overwrite=True, _fit=run)
+    with _stopping(monkeypatch, _fit=run):
+        train(load_config(shop.config), out, overwrite=True)
     assert (out / "metrics.json").read_bytes() == before
     assert run_folder.find_interrupted(out) == (run_folder.partial_of(out), out)
 
