@@ -74,6 +74,9 @@ def named_variables(base: keras.Model, discriminator: keras.Model) -> dict[str, 
             (found["shared"],) = layer.trainable_variables
         elif kind == "private":
             (found[f"private/{rest.removeprefix('embedding_')}"],) = layer.trainable_variables
+        elif isinstance(layer, ga.layers.Tower):
+            for i, dense in enumerate([*layer.hidden, layer.last]):
+                found |= {f"tower/{rest}/{i}/kernel": dense.kernel, f"tower/{rest}/{i}/bias": dense.bias}
         elif isinstance(layer, keras.layers.Dense):  # "tower_<task>_<i>", or "<task>" for the last of a tower
             task, _, i = rest.rpartition("_") if kind == "tower" else (layer.name, "", str(len(TOWER)))
             found |= {f"tower/{task}/{i}/kernel": layer.kernel, f"tower/{task}/{i}/bias": layer.bias}
