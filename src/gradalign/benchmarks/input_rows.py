@@ -1,28 +1,29 @@
-"""Rows of the case `input`: an epoch of the bundled config, from a Parquet file and from tensors in memory."""
+"""Rows of the case `input`: an epoch of the bundled config, from its Parquet file and from tensors in memory."""
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import tensorflow as tf
 
 from gradalign.benchmarks.row import Row, RowKind
-from gradalign.data import EncodedRows, labels, read_table
+from gradalign.data import EncodedRows
+from gradalign.data.cache import Cache
 from gradalign.multi_task_model import MultiTaskModel
 from gradalign.training.batches import shuffled_batches, steps_per_epoch
 from gradalign.training.build import build_model, prepare
 from gradalign.training.config_file import load_config
-from gradalign.training.encoding import Prepared
+from gradalign.training.encoding import Encoder, Prepared
 from gradalign.training.rows import read_tables
 
 __all__ = ["INPUT_ROWS", "Epoch"]
 
 
 class Epoch:
-    """The bundled config, its training part as a Parquet file and as arrays.
+    """The bundled config and its training part, a Parquet file; encoded as well.
 
     Args:
         batch: rows of a batch.
@@ -30,25 +31,24 @@ class Epoch:
     """
 
     def __init__(self, batch: int, row_limit: int | None) -> None:
-        changes = [f"training.batch_size={batch}"] + ([f"data.limit={row_limit}"] if row_limit else [])
-        config = load_config("census-income", changes)
-        tables = read_tables(config.data)
-        self.prepared: Prepared = prepare(config, tables)
+        changes = [f"training.batch_size={batch}", "data.cache=false"]
+        config = load_config("census-income", changes + ([f"data.limit={row_limit}"] if row_limit else []))
+        self.prepared: Prepared = prepare(config, read_tables(config.data))
+        self.rows, self.batch = len(self.prepared.train), batch
+        self.steps = steps_per_epoch(self.rows, batch)
         self._folder = tempfile.TemporaryDirectory(prefix="gradalign-bench-")
-        self.path = Path(self._folder.name) / "train.parquet"
-        pq.write_table(tables.train.table(), self.path)
-        self.rows = tables.train.rows
-        self.batch = batch
-        self.steps = steps_per_epoch(self.rows, self.batch)
 
     def model(self) -> MultiTaskModel:
         """Return the config's model, compiled."""
         return build_model(self.prepared.config, self.prepared.preprocessing, self.steps)
 
-    def decoded(self) -> EncodedRows:
-        """Read the Parquet file and encode it."""
-        table = read_table(self.path)
-        return EncodedRows.of(self.prepared.preprocessing.encode(table), labels(table, self.prepared.schema))
+    def encoded(self, *, cached: bool) -> EncodedRows:
+        """Read and encode the training part as `gradalign train` does, or take it from a cache where it is there."""
+        config = self.prepared.config
+        tables = read_tables(config.data)
+        if cached:
+            tables = dataclasses.replace(tables, cache=Cache(Path(self._folder.name)))
+        return Encoder(config, self.prepared.preprocessing, tables, None).encode(tables.train, "train")
 
     def batches(self, rows: EncodedRows) -> tf.data.Dataset:
         """Return the shuffled batches of one epoch."""
@@ -78,12 +78,16 @@ def _fit(epoch: Epoch, rows: Callable[[], EncodedRows]) -> Callable[[], object]:
     return lambda: model.fit(epoch.batches(rows()), steps_per_epoch=epoch.steps, shuffle=False, verbose=0)
 
 
-def _fit_from_arrays(epoch: Epoch) -> Callable[[], object]:
+def _fit_from_memory(epoch: Epoch) -> Callable[[], object]:
     return _fit(epoch, lambda: epoch.prepared.train)
 
 
+def _fit_from_cache(epoch: Epoch) -> Callable[[], object]:
+    return _fit(epoch, lambda: epoch.encoded(cached=True))
+
+
 def _fit_from_parquet(epoch: Epoch) -> Callable[[], object]:
-    return _fit(epoch, epoch.decoded)
+    return _fit(epoch, lambda: epoch.encoded(cached=False))
 
 
 def _kind(what: str, make: Callable[[Epoch], Callable[[], object]]) -> RowKind:
@@ -92,6 +96,7 @@ def _kind(what: str, make: Callable[[Epoch], Callable[[], object]]) -> RowKind:
 
 INPUT_ROWS: Mapping[str, RowKind] = {
     "bare-step": _kind("the train function on tensors in memory", _bare_step),
-    "fit-from-arrays": _kind("fit, encoded arrays in memory", _fit_from_arrays),
+    "fit-from-memory": _kind("fit, rows encoded before", _fit_from_memory),
+    "fit-from-cache": _kind("fit, reading encoded rows from the cache in the same time", _fit_from_cache),
     "fit-from-parquet": _kind("fit, reading and encoding the Parquet file in the same time", _fit_from_parquet),
 }

@@ -33,13 +33,16 @@ def base_model(network: Network, names: list[str]) -> keras.Model:
     return keras.Model(inputs, _above(network, x), name="base")
 
 
-def separate_tables(network: Network, names: list[str]) -> keras.Model:
-    """Return a model of the same kind with one `keras.layers.Embedding` a field, as most users write it."""
+def separate_tables(network: Network, names: list[str], *, of_keras: bool) -> keras.Model:
+    """Return a model of the same kind with a table a field: a `FieldEmbedding`, or a `keras.layers.Embedding`."""
     inputs = _inputs(names)
-    embedded = [
-        keras.layers.Embedding(size, network.dim, name=f"embedding_{name}")(inputs[name])
-        for name, size in zip(names, network.sizes, strict=True)
-    ]
+    embedded = []
+    for name, size in zip(names, network.sizes, strict=True):
+        if of_keras:
+            embedded.append(keras.layers.Embedding(size, network.dim, name=f"embedding_{name}")(inputs[name]))
+        else:
+            field = {name: Categorical(size)}
+            embedded.append(FieldEmbedding(field, network.dim, name=f"embedding_{name}")({name: inputs[name]}))
     x = keras.layers.Concatenate(name="shared_embedding")(embedded)
     return keras.Model(inputs, _above(network, x), name="base")
 
