@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.alignment.base import Alignment
+from gradalign.errors import UserError
 from gradalign.gradients.recording import record_outputs
 from gradalign.gradients.replicas import replica_count, sum_on_first_replica
 from gradalign.gradients.sparse import sum_repeated_rows
@@ -59,7 +60,9 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
     def _row_task(self) -> str | None:
         return None if self.alignment is None else self.alignment.row_task
 
-    def forward(self, data: Any, *, training: bool, aligned: bool, shift: list[Any] | None = None) -> Forward:
+    def forward(
+        self, data: Any, *, training: bool, aligned: bool, shift: list[Any] | None = None, sampled: bool = False
+    ) -> Forward:
         """Run `base` once on a batch `(x, y[, sample_weight])`.
 
         Args:
@@ -67,6 +70,7 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             training: the mode of the base's layers.
             aligned: record the path from the shared tensors, for `task_gradients_of`.
             shift: added to the shared tensors, for finite differences.
+            sampled: take task gradients at the rows that the alignment draws.
         """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         inputs, row_task = own_inputs(self.base, x, self._row_task, needed=aligned)
@@ -80,11 +84,14 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         assert self.alignment is not None
         result.tape = TaskTape(limit_reach=self.alignment.reach == "shared")
         shifts = iter(shift or [])
-        watch = result.tape.watch
-        with (
-            result.tape,
-            record_outputs(self._held.layers, lambda t: watch(t + next(shifts) if shift else t)) as recorded,
-        ):
+
+        def watch(shared: tf.Tensor) -> tf.Tensor:
+            assert self.alignment is not None and result.tape is not None
+            if sampled and result.sampled is None:
+                result.sampled = result.tape.rows = self.alignment.sampled_rows(tf.shape(shared)[0])
+            return result.tape.watch(shared + next(shifts) if shift else shared)
+
+        with result.tape, record_outputs(self._held.layers, watch) as recorded:
             self._run(result, inputs, y, sample_weight, training)
         result.shared = [tensor for of_layer in recorded.values() for tensor in of_layer]
         return result
@@ -101,34 +108,78 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
 
     def train_step(self, data: Any) -> dict[str, Any]:
         """Run one step: one forward pass, one merged backward pass, one update of model and discriminator."""
+        variables, own = self.trainable_variables, self._alignment_variables
+        due = False if self.alignment is None else self.alignment.is_due
+        if due is True or due is False:
+            gradients = self._gradients(data, variables + own, aligned=due)
+        else:
+            gradients = self._gradients_where_due(data, variables + own, due)
+        if self.alignment is not None:
+            self._update_alignment(gradients[len(variables) :], own, gradients[: len(variables)], due)
+        if variables:
+            self.optimizer.apply_gradients(list(zip(gradients[: len(variables)], variables, strict=True)))
+        return self.get_metrics_result()
+
+    @property
+    def _alignment_variables(self) -> list[Any]:
+        return [] if self.alignment is None else list(self.alignment.trainable_variables)
+
+    def _gradients(self, data: Any, variables: list[Any], *, aligned: bool) -> list[Any]:
+        """Return the gradients of one batch, on the loss scale, and add it to the logs."""
         with tf.GradientTape() as tape:
-            forward = self.forward(data, training=True, aligned=self.alignment is not None)
+            forward = self.forward(data, training=True, aligned=aligned, sampled=True)
             assert self._logs is not None
             total = self._total_loss(forward)
-            if self.alignment is not None:
+            if aligned:
+                assert self.alignment is not None
                 of_tasks = self.task_gradients_of(forward)
-                alignment_loss = self.alignment(of_tasks, forward.masks, forward.row_task, update_metrics=True)
+                alignment_loss = self.alignment(
+                    of_tasks, forward.masks, forward.row_task, update_metrics=True, rows=forward.sampled
+                )
                 del of_tasks
                 total += tf.cast(alignment_loss, total.dtype)
             scaled = self.optimizer.scale_loss(total)
-        variables = self.trainable_variables
-        own = [] if self.alignment is None else list(self.alignment.trainable_variables)
         optimizers = [self.optimizer, *([] if self.alignment is None else [self.discriminator_optimizer])]
         whole = any(map(needs_whole_gradients, optimizers))
-        gradients = sum_on_first_replica(tape.gradient(scaled, variables + own), dense=whole)
+        gradients = sum_on_first_replica(tape.gradient(scaled, variables), dense=whole)
         if self.alignment is not None:
             # Equal to PyTorch with every optimizer. Without an alignment the numbers stay those of stock Keras.
             gradients = [sum_repeated_rows(g) for g in gradients]
         del tape
         forward.tape = None
         self._log_losses(forward, total)
-        if self.alignment is not None:
+        if aligned:
             self._logs.alignment_loss.update_state(*_as_mean(alignment_loss, forward))
-            self._update_alignment(gradients[len(variables) :], own, gradients[: len(variables)])
-        if variables:
-            self.optimizer.apply_gradients(list(zip(gradients[: len(variables)], variables, strict=True)))
         self._logs.metrics.update_state(forward.rows, forward.predictions)
-        return self.get_metrics_result()
+        return gradients
+
+    def _gradients_where_due(self, data: Any, variables: list[Any], due: tf.Tensor) -> list[Any]:
+        """Return the gradients of an aligned step where `due` holds, else those of a plain one."""
+        if replica_count() > 1:
+            raise UserError(
+                "An alignment on every so-manieth step (every= above 1) works on one device: replicas sum their losses "
+                "in each step, which they cannot do in a branch; use fraction= instead."
+            )
+        if tf.executing_eagerly():
+            return self._gradients(data, variables, aligned=bool(due))
+        self.make_ready_for(data)  # Variables cannot be made in a branch.
+        missing: list[bool] = []
+
+        def aligned() -> list[Any]:
+            found = self._gradients(data, variables, aligned=True)
+            missing.extend(g is None for g in found)
+            return [g for g in found if g is not None]
+
+        def plain() -> list[Any]:
+            found = self._gradients(data, variables, aligned=False)
+            return [
+                tf.zeros(variable.shape, variable.dtype) if g is None else g
+                for g, variable, none in zip(found, variables, missing, strict=True)
+                if not none
+            ]
+
+        given = iter(tf.cond(due, aligned, plain))
+        return [None if none else next(given) for none in missing]
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """Evaluate one batch; the alignment takes no part."""
@@ -169,13 +220,14 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         )
         self._logs.regularization.update_state(regularization * rows, rows)
 
-    def _update_alignment(self, gradients: list[Any], variables: list[Any], others: list[Any]) -> None:
+    def _update_alignment(self, gradients: list[Any], variables: list[Any], others: list[Any], due: Any) -> None:
         """Apply the discriminator's gradients, freed of the loss scale, and count the step.
 
         Args:
             gradients: of the alignment's own weights.
             variables: these weights.
             others: gradients of the base, from the same backward pass.
+            due: whether the alignment took part in this step.
         """
         assert self.alignment is not None
         optimizer = self.discriminator_optimizer
@@ -186,7 +238,9 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             dense = [tf.convert_to_tensor(g) for g in [*gradients, *others] if g is not None]
             # The main optimizer leaves out a step whose gradients overflow; so does the discriminator's.
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in dense])
-            apply_if(finite, optimizer, gradients, variables)
+            apply_if(finite if due is True else tf.logical_and(finite, due), optimizer, gradients, variables)
+        elif variables and due is not True:
+            apply_if(due, optimizer, gradients, variables)
         elif variables:
             optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
         self.alignment.advance()

@@ -48,6 +48,10 @@ class AdversarialAlignment(Alignment):
         reach: `"all"`, the second-order gradient goes wherever autograd takes it; `"shared"`, only into what produces
             the shared tensor.
         per: `"row"` or `"position"`, see `gradalign.gradients.normalize`.
+        fraction: share of each batch's rows that the alignment sees, drawn anew for each step; above 0, up to 1. Its
+            loss is a mean over rows, so the expected gradient stays, but for `"batch"`'s root mean square.
+        every: the alignment takes part in every so-manieth step, with that many times the strength, so the expected
+            gradient of the model stays. The discriminator then learns that many times less often.
 
     Raises:
         UserError: for a wrong argument, and when called, for gradients that do not fit it.
@@ -75,6 +79,8 @@ class AdversarialAlignment(Alignment):
         row_task: str | None = None,
         reach: str = "all",
         per: str = "row",
+        fraction: float = 1.0,
+        every: int = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -86,6 +92,8 @@ class AdversarialAlignment(Alignment):
             row_task=row_task,
             reach=reach,
             per=per,
+            fraction=fraction,
+            every=every,
             **kwargs,
         )
         if discriminator is not None and not isinstance(discriminator, keras.layers.Layer):

@@ -10,10 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradalign.alignment.arguments import are_names, gradients_by_task, is_count, not_negative, one_of
+from gradalign.alignment.arguments import are_names, gradients_by_task, is_count, not_negative, one_of, share_of_rows
+from gradalign.alignment.sampling import gather_rows, random_rows
 from gradalign.alignment.schedules import needs_total_steps, schedule_value, validated_schedule
 from gradalign.errors import UserError, nearest
-from gradalign.gradients.normalization import METHODS, PER, at_least_float32, nonzero_rows, normalize
+from gradalign.gradients.normalization import METHODS, PER, at_least_float32, nonzero_rows, normalize_rows
 from gradalign.gradients.task_gradients import REACHES, TaskGradients
 
 __all__ = ["Alignment", "TaskRows"]
@@ -52,6 +53,8 @@ class Alignment(keras.layers.Layer):
         row_task: str | None = None,
         reach: str = "all",
         per: str = "row",
+        fraction: float = 1.0,
+        every: int = 1,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -63,6 +66,11 @@ class Alignment(keras.layers.Layer):
         self.schedule = validated_schedule(schedule)
         self.reach = one_of("reach", reach, REACHES)
         self.per = one_of("per", per, PER)
+        self.fraction = share_of_rows(fraction)
+        if not is_count(every):
+            raise UserError(f"every is a whole number of steps, 1 or more; received {every!r}.")
+        self.every = int(every)
+        self._sampling = keras.random.SeedGenerator() if self.fraction < 1.0 else None
         if total_steps is not None and not is_count(total_steps):
             raise UserError(f"total_steps is the number of optimizer steps, 1 or more; received {total_steps!r}.")
         if tasks is not None and not are_names(tasks):
@@ -93,17 +101,28 @@ class Alignment(keras.layers.Layer):
 
     @property
     def strength(self) -> tf.Tensor:
-        """`weight × schedule(progress)` now, a float64 scalar."""
+        """`weight × every × schedule(progress)` now, a float64 scalar."""
         if self._fixed_strength is not None:
             return tf.constant(self._fixed_strength, tf.float64)
         steps = tf.cast(tf.convert_to_tensor(self.step), tf.float64)
         total = tf.cast(tf.convert_to_tensor(self.total_steps), tf.float64)
         progress = tf.minimum(steps / tf.maximum(total, 1.0), 1.0)
-        return tf.constant(self.weight, tf.float64) * schedule_value(self.schedule, progress)
+        return tf.constant(self.weight * self.every, tf.float64) * schedule_value(self.schedule, progress)
+
+    @property
+    def is_due(self) -> Any:
+        """Whether the alignment takes part in the next step; a boolean scalar where `every` is above 1."""
+        return True if self.every == 1 else tf.equal(tf.convert_to_tensor(self.step) % self.every, 0)
+
+    def sampled_rows(self, count: Any) -> tf.Tensor | None:
+        """Return the numbers of the rows of a batch of `count` that the alignment sees next; `None` for all of them."""
+        if self._sampling is None or self._fixed_strength is not None:
+            return None
+        return random_rows(count, self.fraction, self._sampling)
 
     @contextmanager
     def fixed_strength(self, strength: float) -> Iterator[None]:
-        """Within the context the strength is `strength`, whatever the schedule says; for checks."""
+        """Within the context the strength is `strength`, whatever the schedule says, on all rows; for checks."""
         self._fixed_strength = strength
         try:
             yield
@@ -210,7 +229,9 @@ class Alignment(keras.layers.Layer):
         assert self.all_tasks is not None
         return [task for task in self.all_tasks if self.tasks is None or task in self.tasks]
 
-    def __call__(self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False) -> Any:
+    def __call__(
+        self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False, rows: Any = None
+    ) -> Any:
         """Return the alignment loss, a scalar.
 
         Args:
@@ -218,6 +239,7 @@ class Alignment(keras.layers.Layer):
             masks: `{task: booleans (B,)}`, the rows that have the task's label; a missing task has all labels.
             row_task: with `row_task=` in the constructor, what that input says of each row, (B,) or (B, 1).
             update_metrics: add this batch to the alignment's metrics.
+            rows: what `sampled_rows` returned, where `grads` hold these rows only; else rows are sampled here.
         """
         flat = gradients_by_task(grads)
         first = next(iter(flat.values()))
@@ -239,6 +261,11 @@ class Alignment(keras.layers.Layer):
             )
         masks = None if masks is None else {task: tf.cast(mask, tf.bool) for task, mask in masks.items()}
         row_task = None if row_task is None else tf.convert_to_tensor(row_task)
+        if rows is None and (rows := self.sampled_rows(tf.shape(first[0])[0])) is not None:
+            flat = gather_rows(flat, rows) or {}
+        if rows is not None:
+            masks = gather_rows(masks, rows)
+            row_task = None if row_task is None else tf.gather(row_task, rows)
         return super().__call__(flat, masks, row_task, update_metrics=update_metrics)
 
     def call(self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False) -> Any:
@@ -261,11 +288,12 @@ class Alignment(keras.layers.Layer):
             if task not in grads:
                 raise UserError(f'There is no gradient for task "{task}"; received {", ".join(grads)}.')
             g = self._joined(grads[task])
+            is_kept = nonzero_rows(g)
             labelled = self._labelled(task, masks.get(task), own.get(task), g)
             if labelled is not None:
-                g = tf.where(labelled[..., None], g, tf.zeros_like(g))
-            kept.append(nonzero_rows(g))
-            gradients.append(normalize(g, self.normalize, per="position"))
+                is_kept = tf.logical_and(is_kept, labelled)
+            kept.append(is_kept)
+            gradients.append(normalize_rows(g, is_kept, self.normalize))
         return TaskRows(tf.stack(gradients), tf.stack(kept), valid)
 
     def kept_rows(self, rows: TaskRows) -> dict[str, tf.Tensor]:
@@ -349,6 +377,8 @@ class Alignment(keras.layers.Layer):
             "row_task": self.row_task,
             "reach": self.reach,
             "per": self.per,
+            "fraction": self.fraction,
+            "every": self.every,
         }
 
     @classmethod

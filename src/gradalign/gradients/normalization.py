@@ -14,7 +14,7 @@ import tensorflow as tf
 from gradalign.errors import UserError
 from gradalign.gradients.replicas import sum_over_replicas
 
-__all__ = ["METHODS", "PER", "at_least_float32", "nonzero_rows", "normalize"]
+__all__ = ["METHODS", "PER", "at_least_float32", "nonzero_rows", "normalize", "normalize_rows"]
 
 METHODS = ("l2", "batch", "none")
 PER = ("row", "position")
@@ -56,13 +56,23 @@ def normalize(g: Any, method: str = "l2", *, mask: Any = None, per: str = "row")
     kept = nonzero_rows(rows)
     if mask is not None:
         kept = tf.logical_and(kept, _as_rows(mask, kept))
+    rows = normalize_rows(rows, kept, method)
+    return tf.reshape(rows, shape) if rows.shape.rank != g.shape.rank else rows
+
+
+def normalize_rows(rows: tf.Tensor, kept: tf.Tensor, method: str) -> tf.Tensor:
+    """Return `rows` (..., D) of float32 or better normalised; zero where `kept` (...,) is False, whatever they hold.
+
+    Args:
+        rows: gradients.
+        kept: booleans, False at least where a row is zero throughout.
+        method: as in `normalize`.
+    """
     # Rows that are left out are made safe here, before any division or root: `where` behind one does not protect it.
     rows = tf.where(kept[..., None], rows, tf.zeros_like(rows))
     if method == "l2":
-        rows = _by_row(rows, kept)
-    elif method == "batch":
-        rows = _by_batch(rows, kept)
-    return tf.reshape(rows, shape) if rows.shape.rank != g.shape.rank else rows
+        return _by_row(rows, kept)
+    return _by_batch(rows, kept) if method == "batch" else rows
 
 
 def nonzero_rows(rows: tf.Tensor) -> tf.Tensor:
@@ -83,30 +93,23 @@ def _as_rows(mask: Any, like: tf.Tensor) -> tf.Tensor:
     return mask
 
 
-def _scaled(rows: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return rows divided by their largest entry, the squared length of these, and the largest entry, (..., 1).
-
-    Squares of 1e-30 vanish in float32. The largest entry only moves the scale, so it may be a constant of the
-    differentiation: the quotient that uses it has the exact derivatives at every order.
-    """
-    largest = tf.stop_gradient(tf.reduce_max(tf.abs(rows), axis=-1, keepdims=True))
-    largest = tf.where(kept[..., None], largest, tf.ones_like(largest))
-    scaled = rows / largest
-    return scaled, tf.reduce_sum(tf.square(scaled), axis=-1, keepdims=True), largest
-
-
 def _by_row(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    scaled, squared, _ = _scaled(rows, kept)
+    # Squares of 1e-30 vanish in float32. The largest entry only moves the scale, so it may be a constant of the
+    # differentiation: the quotient that uses it has the exact derivatives at every order.
+    largest = tf.stop_gradient(tf.reduce_max(tf.abs(rows), axis=-1, keepdims=True))
+    scaled = rows / tf.where(kept[..., None], largest, tf.ones_like(largest))
+    squared = tf.reduce_sum(tf.square(scaled), axis=-1, keepdims=True)
     return scaled / tf.sqrt(tf.where(kept[..., None], squared, tf.ones_like(squared)))
 
 
 def _by_batch(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    _, squared, largest = _scaled(rows, kept)
-    # One number a row, so float64 costs nothing here and holds squares of rows from 1e-150 to 1e150.
-    total = tf.reduce_sum(
-        tf.cast(squared, tf.float64) * tf.square(tf.cast(largest, tf.float64)) * tf.cast(kept[..., None], tf.float64)
-    )
-    total = sum_over_replicas(total)
+    # One scale for all rows: what is too small for it to be squared is too small to count in the mean.
+    largest = tf.stop_gradient(tf.maximum(tf.reduce_max(rows), -tf.reduce_min(rows)))
+    largest = tf.where(largest > 0, largest, tf.ones_like(largest))
+    scaled = rows / largest
+    # One number a row, so float64 costs nothing here.
+    squared = tf.cast(tf.reduce_sum(tf.square(scaled), axis=-1), tf.float64)
+    total = sum_over_replicas(tf.reduce_sum(squared) * tf.square(tf.cast(largest, tf.float64)))
     count = sum_over_replicas(tf.reduce_sum(tf.cast(kept, tf.float64)))
     mean = total / tf.maximum(count, 1.0)
     mean = tf.where(count > 0, mean, tf.ones_like(mean))

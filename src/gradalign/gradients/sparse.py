@@ -29,8 +29,17 @@ def sum_repeated_rows(gradient: Any) -> Any:
         >>> whole.indices.numpy().tolist(), whole.values.numpy().tolist()
         ([0, 2], [[3.0], [3.0]])
     """
-    if not isinstance(gradient, tf.IndexedSlices):
+    if not isinstance(gradient, tf.IndexedSlices) or _are_different(gradient.indices):
         return gradient
     rows, positions = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+def _are_different(rows: tf.Tensor) -> bool:
+    """Tell whether a graph says that no row is there twice: they come out of `unique`, as `FieldEmbedding`'s do."""
+    if tf.executing_eagerly():
+        return False
+    while rows.op.type in ("Identity", "Reshape"):
+        rows = rows.op.inputs[0]
+    return bool(rows.op.type in ("Unique", "UniqueV2") and rows.op.outputs[0] is rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -57,11 +58,27 @@ class TaskGradients(dict):  # type: ignore[type-arg]
         return self._limited()
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A shared tensor on a `TaskTape`.
+
+    Attributes:
+        copy: what the pass goes on with, (B, ...).
+        source: what `copy` is made of; second-order gradients go to it.
+        leaf: where task gradients are taken: `copy` itself, or its sampled rows (n, ...).
+    """
+
+    copy: tf.Tensor
+    source: tf.Tensor
+    leaf: tf.Tensor
+
+
 class TaskTape:
     """Records one forward pass from the shared tensors to the task losses, then gives all task gradients.
 
     Args:
         limit_reach: also record what `TaskGradients.limited` needs.
+        rows: numbers (n,) of the rows whose gradients are wanted; all rows if `None`.
 
     Example:
         >>> x = tf.constant([[1.0, 2.0]])
@@ -76,11 +93,12 @@ class TaskTape:
         [[6.0, 12.0]]
     """
 
-    def __init__(self, *, limit_reach: bool = False) -> None:
+    def __init__(self, *, limit_reach: bool = False, rows: tf.Tensor | None = None) -> None:
+        self.rows = rows
         # Only the copies that `watch` makes are followed, so each task's backward pass visits its own tower alone.
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
         self._second = tf.GradientTape(persistent=True, watch_accessed_variables=False) if limit_reach else None
-        self._watched: list[tf.Tensor] = []
+        self._watched: list[Watched] = []
 
     def __enter__(self) -> TaskTape:
         if self._second is not None:
@@ -97,21 +115,29 @@ class TaskTape:
 
     def watch(self, tensor: Any) -> tf.Tensor:
         """Return a copy of `tensor` whose use from here on is recorded; the copy keeps the path to what made it."""
-        copy = tf.identity(tensor)
-        self._tape.watch(copy)
+        copy = source = leaf = tf.identity(tensor)
+        if self.rows is not None:
+            leaf = tf.stop_gradient(tf.gather(source, self.rows))
+        self._tape.watch(leaf)
         if self._second is not None:
-            self._second.watch(copy)
-        self._watched.append(copy)
+            self._second.watch(source)
+        if self.rows is not None:
+            copy = _with_rows(source, leaf, self.rows)
+        self._watched.append(Watched(copy, source, leaf))
         return copy
+
+    def watched(self, tensor: tf.Tensor) -> Watched | None:
+        """Return the shared tensor whose copy `tensor` is, if it is one."""
+        return next((watched for watched in self._watched if watched.copy is tensor), None)
 
     def reaches(self, tensor: tf.Tensor) -> bool:
         """Tell whether `tensor`, computed inside the tape, depends on a shared tensor."""
-        if any(tensor is copy for copy in self._watched):
+        if self.watched(tensor) is not None:
             return True
         if not self._watched:
             return False
         with self._tape.stop_recording():
-            found = self._tape.gradient(tensor, self._watched)
+            found = self._tape.gradient(tensor, [watched.leaf for watched in self._watched])
         return any(g is not None for g in found)
 
     def gradients(
@@ -127,7 +153,7 @@ class TaskTape:
 
         Args:
             losses: `{task: loss}` computed inside the tape; a loss of rank 1 or more counts as its sum.
-            shared: copies that `watch` returned.
+            shared: copies that `watch` returned; with sampled rows, gradients are (n, ...).
             create_graph: keep the gradients differentiable.
             allow_unused: zeros, instead of an error, where a loss does not depend on a tensor.
             one_is_enough: the same, as long as the loss depends on one of the tensors.
@@ -135,16 +161,19 @@ class TaskTape:
         Raises:
             UserError: names the task and the shared tensor where the loss does not depend on it.
         """
+        watched = [self.watched(copy) for copy in shared]
+        assert all(watched), "shared are copies that watch returned"
+        leaves, sources = [w.leaf for w in watched if w], [w.source for w in watched if w]
         if self._second is not None:
             with self._second:
-                gradients = self._first_order(losses, shared, allow_unused, one_is_enough)
+                gradients = self._first_order(losses, leaves, allow_unused, one_is_enough)
         else:
-            gradients = self._first_order(losses, shared, allow_unused, one_is_enough)
+            gradients = self._first_order(losses, leaves, allow_unused, one_is_enough)
         if not create_graph:
             return TaskGradients(
                 {task: [tf.stop_gradient(g) for g in of_task] for task, of_task in gradients.items()}, None
             )
-        return TaskGradients(gradients, None if self._second is None else lambda: self._limit(gradients, shared))
+        return TaskGradients(gradients, None if self._second is None else lambda: self._limit(gradients, sources))
 
     def _first_order(
         self, losses: Mapping[str, tf.Tensor], shared: list[tf.Tensor], allow_unused: bool, one_is_enough: bool
@@ -186,6 +215,19 @@ class TaskTape:
             return tf.identity(value), backward
 
         return limited(tf.stop_gradient(g), *shared)
+
+
+def _with_rows(source: tf.Tensor, leaf: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Return `source` as a function of its sampled rows too: the gradient at `leaf` is that of `rows`."""
+
+    @tf.custom_gradient
+    def copy(source: tf.Tensor, _leaf: tf.Tensor) -> Any:
+        def backward(upstream: tf.Tensor) -> list[tf.Tensor]:
+            return [upstream, tf.gather(upstream, rows)]
+
+        return tf.identity(source), backward
+
+    return copy(source, leaf)
 
 
 def task_gradients(

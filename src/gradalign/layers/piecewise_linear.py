@@ -11,41 +11,58 @@ the pullback of cotangents `b` on `z` and `U` on `dz/dx` is
     v_0 = U,    u_l = v_{l-1} W_l,    v_l = m_l ∘ u_l
     dW_l = (b ∘ h_{l-1} + v_{l-1})ᵀ J_l,    dc_l = J_lᵀ b,    dx = b ∘ dz/dx
 
-That is four matrix products a layer; a step without second derivatives takes three, nested tapes take six.
+That is four matrix products a layer; a step without second derivatives takes three, nested tapes take six. Where only
+some rows' gradients are differentiated again, `U`, `u` and `v` have these rows only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from gradalign.errors import UserError
 
-__all__ = ["logit_with_gradient"]
+__all__ = ["Part", "logit_with_gradient"]
 
 Dropout = Callable[[tf.Tensor], tf.Tensor]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A piece of a tower's input.
+
+    Attributes:
+        tensor: (B, D).
+        followed: whether the gradient at it is differentiated again. Where not, its way into the weights is left out of
+            the second order, where it would only carry zeros.
+        leaf: (n, D), the same at the sampled rows: what gradients are taken at instead, where rows are sampled.
+    """
+
+    tensor: tf.Tensor
+    followed: bool = True
+    leaf: tf.Tensor | None = None
+
+
 def logit_with_gradient(
-    parts: Sequence[tf.Tensor],
-    followed: Sequence[bool],
+    parts: Sequence[Part],
     kernels: Sequence[tf.Tensor],
     biases: Sequence[tf.Tensor],
     slopes: Sequence[float | tf.Tensor],
     dropouts: Sequence[Dropout | None],
+    rows: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Return the logits of a piecewise-linear tower, with gradients that are cheap to differentiate again.
 
     Args:
-        parts: the tower's input in pieces, each (B, D_i), which count as joined along the last axis.
-        followed: for each part, whether its gradient is differentiated again; at least one is. The others' way into
-            the weights is left out of the second order, where it would only carry zeros.
+        parts: the tower's input, which counts as joined along the last axis; at least one part is followed.
         kernels: of the L dense layers, (D_{l-1}, D_l), the last one with one column.
         biases: of the same layers, (D_l,).
         slopes: of the L - 1 activations below zero: 0 for ReLU, 1 for none, or a trained tensor (D_l,) for PReLU.
         dropouts: for each activation `x -> x` times mask and scale, or `None`.
+        rows: numbers (n,) of the sampled rows; then every part that is followed has a leaf.
 
     Returns:
         (B, 1), in the dtype of the parts, equal to what the layers give one after the other.
@@ -59,35 +76,40 @@ def logit_with_gradient(
         >>> biases = [tf.zeros(2), tf.zeros(1)]
         >>> with tf.GradientTape() as tape:
         ...     tape.watch(x)
-        ...     z = logit_with_gradient([x], [True], kernels, biases, [0.0], [None])
+        ...     z = logit_with_gradient([Part(x)], kernels, biases, [0.0], [None])
         >>> z.numpy().tolist(), tape.gradient(z, x).numpy().tolist()
         ([[21.0], [3.0]], [[1.0, 10.0], [1.0, 0.0]])
     """
-    widths = [part.shape[-1] for part in parts]
+    widths = [part.tensor.shape[-1] for part in parts]
     first = tf.split(kernels[0], widths, axis=0) if len(parts) > 1 else [kernels[0]]
     given = [first, list(kernels[1:]), list(biases), [slope for slope in slopes if tf.is_tensor(slope)]]
     gradients: list[tf.Tensor] = []
 
     # The way from the logit to the parts is `_linked`'s, at both orders. Without the stop a tape would also find the
     # one through the products below, whenever it watches the parts and none of the weights.
-    fixed = [tf.stop_gradient(part) for part in parts]
+    fixed = [tf.stop_gradient(part.tensor) for part in parts]
 
     @tf.custom_gradient
     def logit(*flat: tf.Tensor) -> Any:
         first, kernels, biases, trained = tf.nest.pack_sequence_as(given, flat)
-        passes = _Passes(fixed, first, kernels, biases, _filled(slopes, trained), dropouts)
+        passes = _Passes(fixed, first, kernels, biases, _filled(slopes, trained), dropouts, rows)
         gradients.extend(passes.gradients())
 
         def backward(b: tf.Tensor, *at_followed: tf.Tensor) -> list[tf.Tensor]:
             at = iter(at_followed)
-            return _not_thrice(passes.pullback(b, [next(at) if yes else None for yes in followed]))
+            return _not_thrice(passes.pullback(b, [next(at) if part.followed else None for part in parts]))
 
-        return (passes.logit, *(g for g, yes in zip(gradients, followed, strict=True) if yes)), backward
+        followed = [passes.at_rows(g) for g, part in zip(gradients, parts, strict=True) if part.followed]
+        return (passes.logit, *followed), backward
 
     z, *at_followed = logit(*tf.nest.flatten(given))
     at = iter(at_followed)
-    for part, yes, alone in zip(parts, followed, gradients, strict=True):
-        z = _linked(z, part, next(at) if yes else alone)
+    for part, gradient in zip(parts, gradients, strict=True):
+        followed = next(at) if part.followed else None
+        if followed is None or rows is not None:
+            z = _linked(z, part.tensor, tf.stop_gradient(gradient))
+        if followed is not None:
+            z = _linked(z, part.tensor if part.leaf is None else part.leaf, followed, rows)
     return z
 
 
@@ -97,14 +119,17 @@ def _filled(slopes: Sequence[float | tf.Tensor], trained: Sequence[tf.Tensor]) -
     return [next(rest) if tf.is_tensor(slope) else slope for slope in slopes]
 
 
-@tf.custom_gradient
-def _linked(z: tf.Tensor, _x: tf.Tensor, gradient: tf.Tensor) -> Any:
-    """Return `z` (B, 1) as a function of `_x` (B, D) too, at which its gradient is `gradient` (B, D)."""
+def _linked(z: tf.Tensor, x: tf.Tensor, gradient: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
+    """Return `z` (B, 1) as a function of `x` too, whose gradient is `gradient`: (B, D), or at `rows` (n, D)."""
 
-    def backward(dz: tf.Tensor) -> list[Any]:
-        return [dz, dz * gradient, None]
+    @tf.custom_gradient
+    def link(z: tf.Tensor, _x: tf.Tensor, gradient: tf.Tensor) -> Any:
+        def backward(dz: tf.Tensor) -> list[Any]:
+            return [dz, (dz if rows is None else tf.gather(dz, rows)) * gradient, None]
 
-    return tf.identity(z), backward
+        return tf.identity(z), backward
+
+    return link(z, x, gradient)
 
 
 def _not_thrice(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -133,8 +158,9 @@ class _Passes:
         biases: list[tf.Tensor],
         slopes: Sequence[float | tf.Tensor],
         dropouts: Sequence[Dropout | None],
+        rows: tf.Tensor | None,
     ) -> None:
-        self.parts, self.first, self.kernels, self.slopes = parts, first, kernels, slopes
+        self.parts, self.first, self.kernels, self.rows = parts, first, kernels, rows
         a = tf.nn.bias_add(_sum([x @ w for x, w in zip(parts, first, strict=True)]), biases[0])
         self.inner: list[tf.Tensor] = []  # h_1 ... h_{L-1}
         self.masks: list[tf.Tensor | None] = []  # m_1 ... m_{L-1}; None for ones
@@ -148,6 +174,10 @@ class _Passes:
             self.sums.append(a)
             a = tf.nn.bias_add(h @ kernel, bias)
         self.logit = a
+
+    def at_rows(self, value: tf.Tensor) -> tf.Tensor:
+        """Return the sampled rows of `value`, or all of it."""
+        return value if self.rows is None else tf.gather(value, self.rows)
 
     def gradients(self) -> list[tf.Tensor]:
         """Return dz/dx at each part, (B, D_i)."""
@@ -163,19 +193,28 @@ class _Passes:
 
     def pullback(self, b: tf.Tensor, upstream: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
         """Return the cotangents of first kernels, other kernels, biases and trained slopes, in this order."""
-        first = [_kernel_gradient(b, x, v, self.j[0]) for x, v in zip(self.parts, upstream, strict=True)]
+        first = [self._kernel_gradient(b, x, v, self.j[0]) for x, v in zip(self.parts, upstream, strict=True)]
         u = _sum([v @ w for v, w in zip(upstream, self.first, strict=True) if v is not None])
         kernels, trained = [], []
         for i, (kernel, mask, h) in enumerate(zip(self.kernels, self.masks, self.inner, strict=True)):
             below = self.below[i]
             if below is not None:
-                trained.append(tf.reduce_sum((b * self.sums[i] + u) * below * self.q[i], axis=0))
-            v = u if mask is None else u * mask
-            kernels.append(_kernel_gradient(b, h, v, self.j[i + 1]))
+                acting = below * self.q[i]
+                of_logit = tf.reduce_sum(b * self.sums[i] * acting, axis=0)
+                trained.append(of_logit + tf.reduce_sum(u * self.at_rows(acting), axis=0))
+            v = u if mask is None else u * self.at_rows(mask)
+            kernels.append(self._kernel_gradient(b, h, v, self.j[i + 1]))
             if i + 1 < len(self.kernels):
                 u = v @ kernel
         biases = [tf.squeeze(tf.matmul(j, b, transpose_a=True), axis=-1) for j in self.j]
         return [*first, *kernels, *biases, *trained]
+
+    def _kernel_gradient(self, b: tf.Tensor, h: tf.Tensor, v: tf.Tensor | None, j: tf.Tensor) -> tf.Tensor:
+        """Return `(b ∘ h + v)ᵀ j`, in one product where `v` has all rows."""
+        if v is not None and self.rows is None:
+            return tf.matmul(b * h + v, j, transpose_a=True)
+        of_logit = tf.matmul(h, b * j, transpose_a=True)
+        return of_logit if v is None else of_logit + tf.matmul(v, self.at_rows(j), transpose_a=True)
 
 
 def _activated(
@@ -202,13 +241,6 @@ def _activated(
         return h, mask, None
     scale = dropout(tf.ones_like(a))
     return h * scale, mask * scale, None
-
-
-def _kernel_gradient(b: tf.Tensor, h: tf.Tensor, v: tf.Tensor | None, j: tf.Tensor) -> tf.Tensor:
-    """Return `(b ∘ h + v)ᵀ j`, scaling the narrower of `h` and `j` where it has the choice."""
-    if v is None:
-        return tf.matmul(h, b * j, transpose_a=True)
-    return tf.matmul(b * h + v, j, transpose_a=True)
 
 
 def _times_transposed(j: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

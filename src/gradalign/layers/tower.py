@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradalign.gradients.task_gradients import recording_tapes
-from gradalign.layers.piecewise_linear import logit_with_gradient
+from gradalign.layers.piecewise_linear import Part, logit_with_gradient
 
 __all__ = ["Tower", "check_tower"]
 
@@ -98,13 +98,9 @@ class Tower(keras.layers.Layer):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return a probability, or a logit, for each row."""
-        parts = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-        tapes = [] if self.general_because else recording_tapes()
-        followed = [any(tape.reaches(part) for tape in tapes) for part in parts]
-        if any(followed) and all(part.shape.rank == 2 for part in parts):
-            logit = self._fast_logit(parts, followed, training)
-        else:
-            logit = self._logit(parts, training)
+        tensors = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        parts = None if self.general_because else _parts(tensors)
+        logit = self._logit(tensors, training) if parts is None else self._fast_logit(parts, training)
         return self.output_activation(logit)
 
     def _logit(self, parts: list[Any], training: bool | None) -> Any:
@@ -117,7 +113,7 @@ class Tower(keras.layers.Layer):
                 x = self.dropouts[i](x, training=training)
         return self.last(x)
 
-    def _fast_logit(self, parts: list[Any], followed: list[bool], training: bool | None) -> tf.Tensor:
+    def _fast_logit(self, parts: list[Part], training: bool | None) -> tf.Tensor:
         layers = [*self.hidden, self.last]
         if self.slopes:
             slopes = [tf.convert_to_tensor(layer.alpha) for layer in self.slopes]
@@ -128,11 +124,11 @@ class Tower(keras.layers.Layer):
             dropouts = [lambda x, of=layer: of(x, training=True) for layer in self.dropouts]
         return logit_with_gradient(
             parts,
-            followed,
             [tf.convert_to_tensor(layer.kernel) for layer in layers],
             [tf.convert_to_tensor(layer.bias) for layer in layers],
             slopes,
             dropouts,
+            rows=recording_tapes()[-1].rows,
         )
 
     @property
@@ -169,6 +165,26 @@ class Tower(keras.layers.Layer):
             "output_activation": keras.activations.serialize(self.output_activation),
             "fast": self.fast,
         }
+
+
+def _parts(tensors: list[tf.Tensor]) -> list[Part] | None:
+    """Return the tower's input as the recording tape sees it; `None` where the fast path has nothing to offer."""
+    tapes = recording_tapes()
+    # Tapes in tapes ask for more than two orders.
+    if len(tapes) != 1 or any(tensor.shape.rank != 2 for tensor in tensors):
+        return None
+    if tapes[0].rows is None:
+        parts = [Part(tensor, followed=tapes[0].reaches(tensor)) for tensor in tensors]
+    else:
+        # Sampled rows are those of a shared tensor, not of what was made of it.
+        watched = [tapes[0].watched(tensor) for tensor in tensors]
+        if any(w is None and tapes[0].reaches(tensor) for w, tensor in zip(watched, tensors, strict=True)):
+            return None
+        parts = [
+            Part(tensor, followed=False) if w is None else Part(w.source, leaf=w.leaf)
+            for w, tensor in zip(watched, tensors, strict=True)
+        ]
+    return parts if any(part.followed for part in parts) else None
 
 
 def _slope_below_zero(activation: Any) -> float | None:

@@ -26,6 +26,7 @@ class Forward:
         losses: `{task: this replica's part of L_t}`: the total over the sum of w on all replicas.
         shared: the shared tensors; `tape` records the way from them to `totals`. Both are empty without an alignment.
         row_task: the input that names each row's task, or `None`.
+        sampled: numbers of the rows whose task gradients are taken; `None` for all.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class Forward:
         self.shared: list[tf.Tensor] = []
         self.tape: TaskTape | None = None
         self.row_task: Any = None
+        self.sampled: tf.Tensor | None = None
 
     @property
     def masks(self) -> dict[str, tf.Tensor]:

@@ -88,4 +88,6 @@ def _alignment(config: Config, total_steps: int) -> AdversarialAlignment | None:
         total_steps=total_steps,
         tasks=settings.tasks,
         reach=settings.reach,
+        fraction=settings.fraction,
+        every=settings.every,
     )

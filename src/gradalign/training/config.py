@@ -203,6 +203,8 @@ class AlignmentConfig(_Section):
         "ganin", description='"ganin", "linear", or a number, 0 or more'
     )
     reach: Literal["all", "shared"] = Field("all", description='"all" or "shared"')
+    fraction: float = Field(1.0, gt=0, le=1, description="a number above 0, up to 1")
+    every: int = Field(1, ge=1, description="a whole number, 1 or more")
     tasks: list[str] | None = Field(None, min_length=2, description="null, or a list of two task names or more")
     discriminator_learning_rate: float | None = Field(None, gt=0, description="null, or a number above 0")
 
