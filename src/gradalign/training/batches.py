@@ -66,7 +66,15 @@ def shuffled_batches(
                 raise ValueError(f"Rows in a file need a `shuffle_buffer` of 1 or more, received {shuffle_buffer!r}.")
             one_epoch = _streamed(rows, batch_size, seed, shuffle_buffer)
         records = tf.data.Dataset.range(first_epoch, epochs).flat_map(one_epoch)
-        return records.map(rows.layout.unpack_batch, num_parallel_calls=2, deterministic=True).prefetch(4)
+        return _unpacked(records, rows)
+
+
+def _unpacked(records: tf.data.Dataset, rows: EncodedRows) -> tf.data.Dataset:
+    data = records.map(rows.layout.unpack_batch, num_parallel_calls=2, deterministic=True).prefetch(4)
+    options = tf.data.Options()
+    # There is nothing to tune, and letting go of an iterator waits until its tuner wakes up: seconds after a long epoch.
+    options.autotune.enabled = False
+    return data.with_options(options)
 
 
 def _permuted(rows: EncodedRows, batch_size: int, seed: int) -> OneEpoch:
@@ -132,4 +140,4 @@ def batches(rows: EncodedRows, batch_size: int) -> tf.data.Dataset:
             numbers = tf.data.Dataset.range(steps_per_epoch(len(rows), _READ))
             blocks = numbers.flat_map(lambda i: _block(rows, i, _READ)).map(lambda block: _records(block, rows))
             records = blocks.rebatch(batch_size)
-        return records.map(rows.layout.unpack_batch, num_parallel_calls=2, deterministic=True).prefetch(4)
+        return _unpacked(records, rows)

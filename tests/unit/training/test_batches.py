@@ -101,3 +101,8 @@ def test_validation_keeps_its_order(rows, monkeypatch):
     parts = [x["id"] for x, _ in batches(rows, SIZE).as_numpy_iterator()]
     assert [len(part) for part in parts] == [SIZE] * 10 + [3]
     np.testing.assert_array_equal(np.concatenate(parts), np.arange(ROWS))
+
+
+def test_nothing_waits_for_a_tuner_at_the_end_of_an_epoch(rows):
+    for data in (shuffled_batches(rows, SIZE, 0, 0, 1, BUFFER), batches(rows, SIZE)):
+        assert data.options().autotune.enabled is False
