@@ -72,7 +72,7 @@ def shuffled_batches(
 def _unpacked(records: tf.data.Dataset, rows: EncodedRows) -> tf.data.Dataset:
     data = records.map(rows.layout.unpack_batch, num_parallel_calls=2, deterministic=True).prefetch(4)
     options = tf.data.Options()
-    # There is nothing to tune, and letting go of an iterator waits until its tuner wakes up: seconds after a long epoch.
+    # There is nothing to tune, and letting go of an iterator waits until its tuner wakes: after a long epoch, seconds.
     options.autotune.enabled = False
     return data.with_options(options)
 
