@@ -39,10 +39,10 @@ bench: $(STAMP)
 	"$(BIN)/gradalign" bench --out "$(BENCH)"
 
 test: $(STAMP)
-	"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadgroup
+	"$(BIN)/python" -m pytest -n $(WORKERS)
 
 test-lowest: $(LOWEST_STAMP)
-	"$(LOWEST_VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadgroup
+	"$(LOWEST_VENV)/bin/python" -m pytest -n $(WORKERS)
 
 lint: $(STAMP)
 	"$(BIN)/ruff" check .

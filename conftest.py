@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist import is_xdist_controller
+from xdist.scheduler import LoadScopeScheduling
 
 # Before anything imports TensorFlow, and for the processes that tests start.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -42,6 +46,31 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # Grappler rewrites each graph before its first run, without changing what it computes, and most graphs here run a
     # few steps. The fixture `grappler` switches it on again; the command line and processes of their own have it too.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+class _Scheduling(LoadScopeScheduling):
+    """Hands out one test after another to the worker that is free, but a file that shares something costly as a whole.
+
+    Whole files would leave one worker alone with the last long one.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if file.startswith("tests/integration/test_cli"):
+            return "command line"  # they look at one trained run
+        return file if _stays_together(file) else nodeid
+
+
+@functools.cache
+def _stays_together(file: str) -> bool:
+    """Whether a file has a fixture for all its tests, or says so itself."""
+    text = (Path(__file__).parent / file).read_text(encoding="utf-8")
+    return 'scope="module"' in text or "\nTOGETHER = True" in text
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """Take our scheduling where no other `--dist` is asked for."""
+    return _Scheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 @contextmanager

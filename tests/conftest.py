@@ -12,18 +12,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share something costly on one worker; any other goes to the worker that is free first."""
-    for item in items:
-        fixtures = getattr(item, "_fixtureinfo", None)  # examples in docstrings have none
-        definitions = {} if fixtures is None else fixtures.name2fixturedefs
-        if "trained" in definitions:
-            item.add_marker(pytest.mark.xdist_group("trained"))
-        elif any(found[-1].scope == "module" for found in definitions.values()):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-
-
 @pytest.fixture(scope="session")
 def mirrored_strategy() -> tf.distribute.Strategy:
     """A MirroredStrategy with two replicas, on the two logical CPU devices that the suite's start sets up.

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-pytestmark = pytest.mark.xdist_group("suite")  # in one process, or there is nothing to leak
+TOGETHER = True  # on one worker, or there is nothing to leak
 
 
 @pytest.mark.parametrize("turn", [1, 2])

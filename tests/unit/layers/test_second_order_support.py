@@ -24,7 +24,7 @@ COMMAND = "python -m gradalign.diagnostics.second_order_support docs/second-orde
 CHUNKS = chunks(CASES)
 BY_NAME = {case.name: case for case in CASES}
 _measured: dict = {}
-pytestmark = pytest.mark.xdist_group("second-order support")  # so that each layer is measured once
+TOGETHER = True  # on one worker, so that each layer is measured once
 
 
 def measured(name):
