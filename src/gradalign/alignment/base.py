@@ -112,7 +112,9 @@ class Alignment(keras.layers.Layer):
     @property
     def is_due(self) -> Any:
         """Whether the alignment takes part in the next step; a boolean scalar where `every` is above 1."""
-        return True if self.every == 1 else tf.equal(tf.convert_to_tensor(self.step) % self.every, 0)
+        if self.every == 1 or self._fixed_strength is not None:
+            return True
+        return tf.equal(tf.convert_to_tensor(self.step) % self.every, 0)
 
     def sampled_rows(self, count: Any) -> tf.Tensor | None:
         """Return the numbers of the rows of a batch of `count` that the alignment sees next; `None` for all of them."""
@@ -272,6 +274,10 @@ class Alignment(keras.layers.Layer):
         """Return the alignment loss of gradients that `__call__` has checked."""
         rows = self.rows(grads, masks, row_task)
         loss = self.align(rows, update_metrics)
+        if (
+            due := self.is_due
+        ) is not True:  # MultiTaskModel leaves the whole step out; an own loop calls all the same.
+            loss = tf.where(due, loss, tf.zeros_like(loss))
         # XLA drops assertions; a loss that is not a number still tells of a row_task out of range.
         return loss if rows.valid is None else tf.where(rows.valid, loss, tf.constant(float("nan"), loss.dtype))
 
