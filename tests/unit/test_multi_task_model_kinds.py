@@ -13,8 +13,11 @@ from .first_update import WEIGHT, assert_first_update, compiled, fit_once, tower
 from .small_models import TASKS, WIDTH, Subclassed, aligned, all_state, assert_same, data, functional, warnings_of
 
 
-@pytest.mark.parametrize("tasks", [TASKS, ("zeta", "mid", "alpha")], ids=["two tasks", "reverse alphabetical"])
-@pytest.mark.parametrize("normalize", ["batch", "l2"])
+@pytest.mark.parametrize(
+    ("tasks", "normalize"),
+    [(TASKS, "batch"), (("zeta", "mid", "alpha"), "l2")],
+    ids=["two tasks", "reverse alphabetical"],
+)
 def test_functional(tasks, normalize):
     base = functional(tasks)
     model = compiled(aligned(base, weight=WEIGHT, normalize=normalize))
@@ -148,20 +151,19 @@ def test_alignment_of_weight_zero_changes_nothing_in_the_base(kind):
     # The same dropout masks and moving statistics, step by step: one forward pass, with alignment or without.
     results = []
     x, y = data(24, missing=0.2)
+    # What `reach` leaves out lies above the shared tensor, in whatever kind of base.
     for alignment in (
         None,
-        ga.AdversarialAlignment(0.0, schedule=1.0),
-        ga.AdversarialAlignment(0.0, schedule=1.0, reach="shared"),
+        ga.AdversarialAlignment(0.0, schedule=1.0, reach="all" if kind == "functional" else "shared"),
     ):
         keras.utils.clear_session(free_memory=False)
         keras.utils.set_random_seed(1)
         base = functional(normalize=True, dropout=0.4) if kind == "functional" else Subclassed(dropout=0.4)
         model = ga.MultiTaskModel(base, "encoder", alignment)
         model.compile(keras.optimizers.Adam(0.01), loss="binary_crossentropy", run_eagerly=True)
-        model.fit(x, y, batch_size=8, shuffle=False, epochs=2, verbose=0)
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
         results.append({f"{v.path} {i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(base.variables)})
-    assert_same(results[0], results[1], rtol=1e-6, atol=1e-7)
-    assert_same(results[0], results[2], rtol=1e-6, atol=1e-7)
+    assert_same(*results, rtol=1e-6, atol=1e-7)
 
 
 def test_the_base_is_called_once_a_step():

@@ -109,6 +109,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 import gradalign
+gradalign.MultiTaskModel  # the name loads Keras by itself
 import keras
 folder, kill = sys.argv[1], sys.argv[2] == "kill"
 given = np.load(folder + "/data.npz")

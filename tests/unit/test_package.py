@@ -102,12 +102,6 @@ def test_naming_the_package_loads_no_tensorflow(keras_home):
     assert not loaded & {"tensorflow", "keras", "torch", "numpy", "pyarrow", "pydantic", "sklearn"}
 
 
-def test_a_name_loads_what_it_needs(keras_home):
-    code = "import sys, gradalign; gradalign.MultiTaskModel; print('keras' in sys.modules)"
-    run = python(code, KERAS_HOME=keras_home)
-    assert run.stdout.strip() == "True", run.stderr
-
-
 # --- Environment ------------------------------------------------------------------------------------------------------
 
 
@@ -147,29 +141,32 @@ def test_settings_file_without_another_backend_is_taken(text, keras_home):
     assert python("import gradalign", KERAS_HOME=keras_home).returncode == 0
 
 
-@pytest.mark.parametrize("settings", [{"KERAS_BACKEND": "torch"}, {"file": "torch"}])
-def test_we_look_where_keras_looks(settings, keras_home):
-    """What Keras says of itself, once loaded, is what is foreseen before it is loaded."""
-    if "file" in settings:
-        (keras_home / "keras.json").write_text(json.dumps({"backend": settings["file"]}))
-    variables = {k: v for k, v in settings.items() if k != "file"}
-    keras = python("import keras; print(keras.config.backend())", KERAS_HOME=keras_home, **variables).stdout.strip()
-    ours = python("import gradalign", KERAS_HOME=keras_home, **variables)
-    assert keras in ("tensorflow", "torch")
-    assert (ours.returncode == 0) == (keras == "tensorflow")
-
-
 def test_keras_already_loaded_on_another_backend_is_refused(keras_home):
-    code = "import os, keras; del os.environ['KERAS_BACKEND']; import gradalign"
-    assert last_line(python(code, KERAS_BACKEND="torch", KERAS_HOME=keras_home)) == (
+    """And Keras looks where we look: the settings file alone names the backend that it says it has."""
+    (keras_home / "keras.json").write_text(json.dumps({"backend": "torch"}))
+    run = python("import keras; print(keras.config.backend()); import gradalign", KERAS_HOME=keras_home)
+    assert run.stdout.strip() == "torch"
+    assert last_line(run) == (
         "ImportError: GradAlign needs Keras on its TensorFlow backend, and Keras is already loaded on "
         '"torch"; start Python again with KERAS_BACKEND=tensorflow.'
     )
 
 
-def test_keras_already_loaded_on_tensorflow_is_taken_whatever_the_variable_says_since(keras_home):
-    code = "import os, keras; os.environ['KERAS_BACKEND'] = 'jax'; import gradalign"
-    assert python(code, KERAS_HOME=keras_home).returncode == 0
+@pytest.mark.slow
+def test_keras_already_loaded_on_tensorflow_is_taken_whatever_the_variable_says_since(tmp_path, keras_home):
+    """And it loads a saved model; in the other order of imports, `test_multi_task_model_saving.py` does so."""
+    fields = {"a": gradalign.layers.Categorical(5)}
+    base = gradalign.architectures.shared_private(fields, ["t", "u"])
+    model = gradalign.MultiTaskModel(base, "shared_embedding", gradalign.AdversarialAlignment())
+    model.compile("adam", loss="binary_crossentropy")
+    path = tmp_path / "model.keras"
+    model.save(path)
+    code = (
+        "import os, keras; os.environ['KERAS_BACKEND'] = 'jax'; import gradalign; "
+        f"print(keras.models.load_model({str(path)!r}).tasks)"
+    )
+    run = python(code, KERAS_HOME=keras_home)
+    assert run.stdout.strip() == "['t', 'u']", run.stderr
 
 
 @pytest.mark.parametrize("value", ["1", "true", "True"])
@@ -214,25 +211,3 @@ def test_a_missing_tensorflow_is_said(tmp_path):
 def test_floors_are_the_ones_that_the_package_asks_for():
     asked = dict(re.findall(r"^(tensorflow|keras)>=(\d+\.\d+)$", "\n".join(metadata.requires("gradalign") or []), re.M))
     assert asked == {module: ".".join(map(str, floor)) for module, floor in _environment.FLOORS.items()}
-
-
-@pytest.mark.slow
-def test_a_saved_model_loads_where_only_gradalign_was_imported(tmp_path):
-    """In either order of the imports, and without TensorFlow having been loaded by ours."""
-    write = f"""
-import keras, numpy as np
-from gradalign import AdversarialAlignment, MultiTaskModel
-from gradalign.architectures import shared_private
-from gradalign.layers import Categorical
-model = MultiTaskModel(shared_private({{"a": Categorical(5)}}, ["t", "u"]), "shared_embedding", AdversarialAlignment())
-model.compile("adam", loss="binary_crossentropy")
-model.save({str(tmp_path / "model.keras")!r})
-"""
-    subprocess.run([sys.executable, "-c", write], check=True, capture_output=True)
-    load = f"print(keras.models.load_model({str(tmp_path / 'model.keras')!r}).tasks)"
-    for imports in (
-        "import gradalign, sys; assert 'tensorflow' not in sys.modules; import keras",
-        "import keras, gradalign",
-    ):
-        done = subprocess.run([sys.executable, "-c", f"{imports}; {load}"], check=False, capture_output=True, text=True)
-        assert done.stdout.strip() == "['t', 'u']", done.stderr
