@@ -27,8 +27,8 @@ from .problems import CASES, FIELDS, SHARED_DIM, WIDTH, Case, batch_of, start_we
 WEIGHT, LOSS_WEIGHTS = 0.7, {"buy": 0.5}
 EVERY = [("eager", case) for case in CASES]
 # A trace and a compilation cost seconds: in each of these modes, every level of every dimension (counted below).
-TRACED = [("graph", CASES[i]) for i in (1, 7, 8, 10, 16)]
-COMPILED = [("jit", CASES[i]) for i in (0, 3, 6, 9, 15)]
+TRACED = [("graph", CASES[i]) for i in (1, 8, 10, 13)]
+COMPILED = [("jit", CASES[i]) for i in (0, 8, 9, 14)]
 
 
 def run(case, mode, batch, start, *, shared="row", width=WIDTH, tasks=None, **settings):
@@ -92,7 +92,7 @@ def test_every_level_is_in_every_mode(runs):
 
 
 @pytest.mark.parametrize("dtype", ["float32"])
-@pytest.mark.parametrize(("mode", "case"), [*EVERY[::2], ("graph", CASES[6]), ("jit", CASES[6])], ids=str)
+@pytest.mark.parametrize(("mode", "case"), [*EVERY[::3], ("jit", CASES[6])], ids=str)
 def test_float32(mode, case, dtype, floatx):
     compare(case, mode, dtype)
 
@@ -102,21 +102,20 @@ def test_under_autograph(floatx):
     compare(Case(2, "tanh", "batch", labels="uneven"), "autograph")
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_keras_own_gelu(mode, floatx):
+def test_keras_own_gelu(floatx):
     """The activation named "gelu", which holds a constant in float32, against PyTorch with the same constant."""
     point = np.linspace(-3.0, 3.0, 13)
     found = keras.activations.gelu(tf.constant(point), approximate=False).numpy()
     references = {name: oracle.ACTIVATIONS[name](torch.tensor(point)) for name in ("gelu_root_half", "gelu_root_two")}
     # The two are 1e-8 apart, so that at most one of them is meant.
     [name] = [n for n, wanted in references.items() if np.allclose(found, wanted, rtol=1e-12, atol=1e-14)]
-    compare(Case(3, name, "batch", labels="uneven"), mode)
+    compare(Case(3, name, "batch", labels="uneven"), "eager")
 
 
 @pytest.mark.parametrize(("normalize", "mode"), [("l2", "eager"), ("batch", "graph")])
 def test_per_position(normalize, mode, floatx):
     """s (B, F, d): the gradient at every field is a row of its own, d wide."""
-    case = Case(3, "gelu", normalize, labels="uneven")
+    case = Case(3 if mode == "eager" else 2, "gelu", normalize, labels="uneven")
     compare(case, mode, shared="position", width=SHARED_DIM, per="position")
 
 
@@ -124,7 +123,7 @@ def test_a_shared_tensor_of_rank_3_is_flattened_per_row(floatx):
     compare(Case(2, "tanh", "l2", labels="uneven"), "eager", shared="position")
 
 
-@pytest.mark.parametrize(("mode", "case"), [("eager", CASES[8]), ("graph", CASES[7]), ("jit", CASES[5])], ids=str)
+@pytest.mark.parametrize(("mode", "case"), [("eager", CASES[8]), ("jit", CASES[5])], ids=str)  # graph: test_fit.py
 def test_reach_shared(mode, case, floatx):
     """Towers and private tables are outside the alignment's reach; the shared table and D are not."""
     compare(case, mode, reach="shared")
@@ -136,7 +135,7 @@ def test_a_subset_of_tasks(tasks, floatx):
     compare(Case(3, "tanh", "batch", labels="uneven"), "eager", tasks=tasks)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+@pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_a_batch_in_which_no_task_has_a_label(mode, floatx):
     """Every loss and every gradient is 0, and nothing is NaN."""
     case = Case(2, "gelu", "batch")
