@@ -62,13 +62,14 @@ def row_of(model: Any, problem: Problem) -> Row:
     dataset = problem.dataset()
     batches = iter(dataset)
     model.make_train_function()
-    base, discriminator = model, None
+    base, discriminator, aligned_share = model, None, 1.0
     if isinstance(model, MultiTaskModel):
-        base, discriminator = model.base, getattr(model.alignment, "discriminator", None)
+        assert isinstance(model.alignment, AdversarialAlignment)
+        base, discriminator, aligned_share = model.base, model.alignment.discriminator, 1 / model.alignment.every
         model.prepare(*dataset.element_spec)
     return Row(
         step=lambda: model.train_function(batches),
-        flops=lambda: graph_flops(model.train_step, dataset.element_spec),
+        flops=lambda: graph_flops(model.train_step, dataset.element_spec, taken=aligned_share),
         weights=lambda: named_weights(base, discriminator),
     )
 

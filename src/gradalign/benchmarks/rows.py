@@ -44,6 +44,8 @@ STEP_ROWS: Mapping[str, RowKind] = {
         default_differs,
     ),
     "aligned": RowKind("MultiTaskModel with AdversarialAlignment", aligned),
+    "aligned-fraction": RowKind("aligned on a quarter of the rows", functools.partial(aligned, fraction=0.25)),
+    "aligned-every": RowKind("aligned on every fourth step", functools.partial(aligned, every=4)),
     "recipe-eager": RowKind("persistent tapes, three gradient calls, eager", functools.partial(recipe, graph=False)),
     "recipe-graph": RowKind("persistent tapes, three gradient calls, graph", functools.partial(recipe, graph=True)),
     "pytorch-plain": RowKind("PyTorch, plain step", functools.partial(_pytorch, aligned=False), no_pytorch),

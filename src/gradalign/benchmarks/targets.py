@@ -59,6 +59,7 @@ class Target:
 TARGETS = (
     Target("ranking, ReLU towers: aligned / plain", "ranking", "aligned", "plain", 1.6),
     Target("ranking, GELU towers: aligned / plain", "ranking-gelu", "aligned", "plain", 2.1),
+    Target("ranking, fraction=0.25: aligned / plain", "ranking", "aligned-fraction", "plain", 1.2),
     Target("deep encoder: aligned / plain", "deep-encoder", "aligned", "plain", 1.35),
     Target("circulating recipe, eager / aligned", "ranking", "recipe-eager", "aligned", 4.0, at_least=True),
     Target("PyTorch reference / aligned", "ranking", "pytorch-reference", "aligned", 1.5, at_least=True),

@@ -17,6 +17,8 @@ from gradalign.benchmarks.problem import problem_of
 from gradalign.benchmarks.registry import problem_for, rows_of
 from gradalign.benchmarks.rows import STEP_ROWS
 
+pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # which leaves tf.data as it is
+
 NETWORK = Network((7, 5), dim=3, encoder=(6,), towers=(4,), activation="gelu")
 BATCH = 16
 SAME_AS_ALIGNED = ("recipe-eager", "recipe-graph", "pytorch-reference")
@@ -33,9 +35,11 @@ def updates(rows):
     """How far one step moves every weight, {row: {weight: array}}."""
     found = {}
     for name, row in rows.items():
+        tf.config.run_functions_eagerly(name != "recipe-graph")  # a trace for one step takes seconds
         before = row.weights()
         row.step()
         found[name] = {path: array - before[path] for path, array in row.weights().items()}
+    tf.config.run_functions_eagerly(False)
     return found
 
 
@@ -67,7 +71,7 @@ def test_flops_are_those_of_the_formulas(rows, updates):
     plain, aligned = 3 * (below + above), 3 * below + 6 * above + 3 * discriminator
     assert (formula.plain, formula.aligned) == (plain, aligned)
     assert formula.aligned_piecewise_linear == aligned - 2 * above
-    wanted = {"plain": plain, "pytorch-plain": plain, "aligned": aligned, "pytorch-reference": aligned}
+    wanted = {"pytorch-plain": plain, "pytorch-reference": aligned, "aligned-every": (aligned + 3 * plain) / 4}
     assert {name: rows[name].flops() for name in wanted} == wanted
 
 
@@ -89,21 +93,19 @@ def test_the_model_in_pytorch_is_that_in_keras(changes):
         np.testing.assert_allclose(logits[task].sigmoid().detach(), probability, rtol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:Even though the `tf.config")
 def test_the_tables_case_trains():
     tf.config.run_functions_eagerly(True)  # no trace for one step
     case = smaller(CASES["tables"])
     problem = problem_for(case)
-    for name, weight in {"lazy-adam-large": "/table", "keras-layer-small": "/embeddings"}.items():
-        row = rows_of(case)[name].make(problem)
-        before = row.weights()
-        row.step()
-        after = row.weights()
-        tables = [path for path in after if path.endswith(weight)]
-        assert len(tables) == 3
-        for path, ids in zip(tables, problem.batches[0][0].values(), strict=True):
-            moved = np.flatnonzero(np.abs(after[path] - before[path]).max(axis=1))
-            assert set(moved) == set(ids), "LazyAdam moves the batch's rows and no other"
+    row = rows_of(case)["lazy-adam-large"].make(problem)
+    before = row.weights()
+    row.step()
+    after = row.weights()
+    tables = [path for path in after if path.endswith("/table")]
+    assert len(tables) == 3
+    for path, ids in zip(tables, problem.batches[0][0].values(), strict=True):
+        moved = np.flatnonzero(np.abs(after[path] - before[path]).max(axis=1))
+        assert set(moved) == set(ids), "LazyAdam moves the batch's rows and no other"
 
 
 def test_an_epoch_from_parquet_is_the_epoch_from_arrays(monkeypatch):
@@ -125,15 +127,13 @@ def test_an_epoch_from_parquet_is_the_epoch_from_arrays(monkeypatch):
         seen.clear()
 
 
-@pytest.mark.filterwarnings("ignore:Even though the `tf.config")
 def test_children_measure_a_first_step_and_memory(monkeypatch):
     monkeypatch.setattr("gradalign.benchmarks.machine.prepare_process", lambda: None)  # this process is not theirs
     tf.config.run_functions_eagerly(True)
     case = smaller(CASES["ranking"])
-    for row in ("plain", "aligned"):
-        before = time.time()
-        found = child.first_step(case, row)
-        assert before < found["called"] < found["stepped"] < time.time()
+    before = time.time()
+    found = child.first_step(case, "plain")
+    assert before < found["called"] < found["stepped"] < time.time()
     measured = child.memory(case, "plain")
     assert measured["whole"] > measured["over_imports"] >= 0 and measured["whole"] > 2**26
 
