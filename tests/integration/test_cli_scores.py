@@ -155,7 +155,7 @@ def test_csv_in_and_out_without_chatter_in_a_process_of_its_own(trained, tmp_pat
     (tmp_path / "csv.yaml").write_text(
         "data: {train: rows.csv, test: rows.csv}\n"
         "tasks: {buy: {label: bought, positive: 1}, like: {label: liked, positive: 'yes'}}\n"
-        "model: {towers: [4]}\ntraining: {epochs: 1, batch_size: 50}\n"
+        "model: {towers: [4]}\nalignment: {method: none}\ntraining: {epochs: 1, batch_size: 50}\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
 
