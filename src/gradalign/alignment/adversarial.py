@@ -51,7 +51,8 @@ class AdversarialAlignment(Alignment):
         fraction: share of each batch's rows that the alignment sees, drawn anew for each step; above 0, up to 1. Its
             loss is a mean over rows, so the expected gradient stays, but for `"batch"`'s root mean square.
         every: the alignment takes part in every so-manieth step, with that many times the strength, so the expected
-            gradient of the model stays. The discriminator then learns that many times less often.
+            gradient of the model stays. The discriminator then learns that many times less often. In an epoch without
+            such a step, alignment loss and accuracy read 0.
 
     Raises:
         UserError: for a wrong argument, and when called, for gradients that do not fit it.

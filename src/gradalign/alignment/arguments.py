@@ -45,14 +45,14 @@ def gradients_by_task(grads: Any) -> dict[str, list[tf.Tensor]]:
 
 def not_negative(name: str, value: Any) -> float:
     """Return a finite number of 0 or more, or raise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value < 0:
         raise UserError(f"The {name} of an alignment is a finite number, 0 or more; received {value!r}.")
     return float(value)
 
 
 def share_of_rows(value: Any) -> float:
     """Return a number above 0 and up to 1, or raise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) <= 1:
         raise UserError(f"The fraction of the rows that are aligned is a number above 0, up to 1; received {value!r}.")
     return float(value)
 

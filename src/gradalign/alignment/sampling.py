@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gradalign.gradients.sparse import gather_densely
+
 __all__ = ["gather_rows", "random_rows"]
 
 
@@ -41,4 +43,8 @@ def gather_rows(by_task: Mapping[str, Any] | None, rows: tf.Tensor) -> dict[str,
     """
     if by_task is None:
         return None
-    return {task: tf.nest.map_structure(lambda t: tf.gather(t, rows), value) for task, value in by_task.items()}
+    return {task: tf.nest.map_structure(lambda t: _rows_of(t, rows), value) for task, value in by_task.items()}
+
+
+def _rows_of(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    return gather_densely(tensor, rows) if tensor.dtype.is_floating else tf.gather(tensor, rows)

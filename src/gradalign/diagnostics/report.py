@@ -57,7 +57,8 @@ class SecondOrderReport:
         normalize: the alignment's normalisation.
         reverses: whether the differences have the sign that a reversal gives; `None` where they were not taken.
         is_coarse: whether the base computes in float16 or bfloat16, whose rounding hides differences; none are taken.
-        jumps: whether differences were taken and tell nothing, because the gradients jump (ReLU and the like).
+        jumps: whether differences were taken and are undecided, because the gradients jump (ReLU and the like).
+        drowned: whether differences would be smaller than the rounding of the loss.
         towers: `{path: why it takes the general path}` of each `gradalign.layers.Tower`; `None` for the fast path.
         mixes_rows: whether the alignment loss changes with rows that are left out.
         leak: what the labels alone give away; `None` for tasks that are not binary.
@@ -74,6 +75,7 @@ class SecondOrderReport:
     reverses: bool | None = None
     is_coarse: bool = False
     jumps: bool = False
+    drowned: bool = False
     towers: dict[str, str | None] = field(default_factory=dict)
     mixes_rows: bool = False
     leak: LabelLeak | None = None
@@ -167,13 +169,17 @@ class SecondOrderReport:
             ]
         if self.agrees is not None:
             verdict = "agree" if self.agrees else "DISAGREE"
-            lines += ["", f"  Finite differences {verdict}: largest deviation {self.difference:.2g} of |dA/ds|."]
+            deviation = f"{self.difference:.2g} of |dA/ds|" if self.difference else "below rounding"
+            lines += ["", f"  Finite differences {verdict}: largest deviation {deviation}."]
         elif self.jumps:
             lines += [
                 "",
-                "  Finite differences tell nothing: ReLU or the like makes the gradients jump within every step; the "
-                "gradient is exact between the jumps, and leaves them out.",
+                f"  Finite differences are undecided: they deviate by {self.difference:.2g} of |dA/ds|, and ReLU or "
+                "the like lets the gradients jump, which they show and a derivative leaves out; a check with a smooth "
+                "activation, such as gelu, tells.",
             ]
+        elif self.drowned:
+            lines += ["", "  Finite differences were not taken: |dA/ds| is too small beside the rounding of the loss."]
         elif self.is_coarse:
             lines += ["", "  Finite differences were not taken: they need float32, and half floats round them away."]
         lines += [""] if self.towers else []
@@ -181,7 +187,12 @@ class SecondOrderReport:
             lines += [f'  Tower "{path}" takes the {"fast path" if reason is None else f"general path: {reason}"}.']
         if self.leak is not None:
             lines += ["", str(self.leak)]
-        lines += ["", *(self.sentences() or ["All is well: the alignment reaches the shared tensor."])]
+        well = (
+            "The alignment reaches the shared tensor."
+            if self.jumps or self.drowned
+            else ("All is well: the alignment reaches the shared tensor.")
+        )
+        lines += ["", *(self.sentences() or [well])]
         return "\n".join(lines)
 
 

@@ -195,15 +195,17 @@ def check_second_order(model: Any, batch: Any) -> SecondOrderReport:
     if not report.is_coarse and not all(norms.is_dead for norms in report.tasks.values()):
         # Along a dead path there is no gradient to compare with, only the jumps of piecewise constant directions.
         report.difference, report.agrees, report.reverses = _finite_differences(model, batch, run)
-        if not report.agrees and report.reverses and has_kinks(model):
+        report.drowned = report.agrees is None
+        if report.agrees is False and report.reverses and has_kinks(model):
             # A loss of gradients that jump jumps itself, within every step that rounding allows.
             report.agrees, report.jumps = None, True
     return report
 
 
-def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float, bool, bool]:
+def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float | None, bool | None, bool | None]:
     """Return the largest relative deviation of central differences from `dA/ds`, if they agree, and if they reverse.
 
+    `None` for each where rounding is larger than what they would show.
     Along the gradient itself, where the signal is strongest, and along two random directions.
     """
     # The reversal at strength 1 turns the sign of dA/ds once.
@@ -215,6 +217,8 @@ def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float, bool
     # shorter steps, down to what rounding allows: a ReLU in tower or discriminator may bend within a step, and a
     # gradient that is wrong is wrong at every length.
     steps = [min(1e-3 * loss / length, 1e-2 * size) if length > 0 else 1e-4 * size]
+    if length > 0 and _rounding(eps, loss, steps[0]) > length / 2:
+        return None, None, None
     while len(steps) < 4 and _rounding(eps, loss, steps[-1] / 4) <= TOLERANCE * length:
         steps.append(steps[-1] / 4)
     directions = [[tf.random.stateless_normal(g.shape, [7, n], dtype=g.dtype) for g in gradient] for n in (1, 2)]

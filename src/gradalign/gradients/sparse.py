@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["sum_repeated_rows"]
+__all__ = ["gather_densely", "sum_repeated_rows"]
 
 
 def sum_repeated_rows(gradient: Any) -> Any:
@@ -43,3 +43,27 @@ def _are_different(rows: tf.Tensor) -> bool:
     while rows.op.type in ("Identity", "Reshape"):
         rows = rows.op.inputs[0]
     return bool(rows.op.type in ("Unique", "UniqueV2") and rows.op.outputs[0] is rows)
+
+
+def gather_densely(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Return the `rows` (n,) of `values` (B, ...), with a dense gradient.
+
+    That of `tf.gather` is `tf.IndexedSlices`, which the second derivative of tanh, among others, cannot work with.
+
+    Example:
+        >>> values = tf.constant([1.0, 2.0, 3.0])
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(values)
+        ...     total = tf.reduce_sum(gather_densely(values, tf.constant([2, 0])) ** 2)
+        >>> tape.gradient(total, values).numpy().tolist()
+        [2.0, 0.0, 6.0]
+    """
+
+    @tf.custom_gradient
+    def gather(values: tf.Tensor) -> Any:
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.math.unsorted_segment_sum(upstream, rows, tf.shape(values)[0])
+
+        return tf.gather(values, rows), backward
+
+    return gather(values)

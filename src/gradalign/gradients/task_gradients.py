@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.errors import UserError
+from gradalign.gradients.sparse import gather_densely
 
 __all__ = ["TaskGradients", "TaskTape", "recording_tapes", "task_gradients"]
 
@@ -223,7 +224,7 @@ def _with_rows(source: tf.Tensor, leaf: tf.Tensor, rows: tf.Tensor) -> tf.Tensor
     @tf.custom_gradient
     def copy(source: tf.Tensor, _leaf: tf.Tensor) -> Any:
         def backward(upstream: tf.Tensor) -> list[tf.Tensor]:
-            return [upstream, tf.gather(upstream, rows)]
+            return [upstream, gather_densely(upstream, rows)]
 
         return tf.identity(source), backward
 

@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradalign.errors import UserError
+from gradalign.gradients.sparse import gather_densely
 
 __all__ = ["Part", "logit_with_gradient"]
 
@@ -125,7 +126,7 @@ def _linked(z: tf.Tensor, x: tf.Tensor, gradient: tf.Tensor, rows: tf.Tensor | N
     @tf.custom_gradient
     def link(z: tf.Tensor, _x: tf.Tensor, gradient: tf.Tensor) -> Any:
         def backward(dz: tf.Tensor) -> list[Any]:
-            return [dz, (dz if rows is None else tf.gather(dz, rows)) * gradient, None]
+            return [dz, (dz if rows is None else gather_densely(dz, rows)) * gradient, None]
 
         return tf.identity(z), backward
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ class Tower(keras.layers.Layer):
         fast: `False` never takes the fast path; third derivatives need that.
 
     Raises:
-        ValueError: a width that is not a positive whole number, or a dropout outside [0, 1).
+        ValueError: a width that is not a positive whole number, a dropout outside [0, 1), or a PReLU layer.
 
     Shapes: (B, D), or a list of such tensors that count as joined, to (B, 1). The general path also takes higher ranks.
 
@@ -64,9 +65,13 @@ class Tower(keras.layers.Layer):
     ) -> None:
         check_tower(units, dropout)
         super().__init__(**kwargs)
-        self.units = list(units)
+        self.units = [int(width) for width in units]
         self.dropout = float(dropout)
         self.fast = bool(fast)
+        if isinstance(activation, keras.layers.PReLU):
+            raise ValueError(
+                'Each layer of a tower has slopes of its own: give activation="prelu" instead of a PReLU layer.'
+            )
         prelu = activation == "prelu"
         self.activation = "prelu" if prelu else keras.activations.get(activation)
         self.output_activation = keras.activations.get(output_activation)
@@ -137,7 +142,7 @@ class Tower(keras.layers.Layer):
         if not self.fast:
             return "it was made with fast=False"
         if not self.slopes and self.hidden and _slope_below_zero(self.activation) is None:
-            return f'its activation "{keras.activations.serialize(self.activation)}" is not piecewise linear'
+            return f'its activation "{_name_of(self.activation)}" is not piecewise linear'
         layers = [*self.hidden, self.last, *([self.activation] if isinstance(self.activation, keras.Layer) else [])]
         if len({layer.compute_dtype for layer in layers} | {self.variable_dtype}) > 1:
             return f"it computes in {self.compute_dtype}"
@@ -165,6 +170,10 @@ class Tower(keras.layers.Layer):
             "output_activation": keras.activations.serialize(self.output_activation),
             "fast": self.fast,
         }
+
+
+def _name_of(activation: Any) -> str:
+    return str(getattr(activation, "__name__", None) or type(activation).__name__)
 
 
 def _parts(tensors: list[tf.Tensor]) -> list[Part] | None:
@@ -214,8 +223,8 @@ def check_tower(units: Any, dropout: Any) -> None:
     if (
         isinstance(units, str)
         or not isinstance(units, Sequence)
-        or any(not isinstance(u, int) or isinstance(u, bool) or u < 1 for u in units)
+        or any(not isinstance(u, numbers.Integral) or isinstance(u, bool) or u < 1 for u in units)
     ):
         raise ValueError(f"The widths of a tower must be whole numbers of at least 1, received {units!r}.")
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+    if isinstance(dropout, bool) or not isinstance(dropout, numbers.Real) or not 0 <= float(dropout) < 1:
         raise ValueError(f"`dropout` must be a number in [0, 1), received {dropout!r}.")

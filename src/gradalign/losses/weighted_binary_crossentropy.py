@@ -12,6 +12,7 @@ where Keras' is NaN for gamma below 2; smoothed labels mix the two terms.
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import keras
@@ -95,6 +96,6 @@ class WeightedBinaryCrossentropy(keras.losses.Loss):  # type: ignore[misc]  # Ke
 
 
 def _number(name: str, value: Any, wanted: str, fits: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not fits(value) or value == float("inf"):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(value) or value == float("inf"):
         raise UserError(f"{name} is a number {wanted}; received {value!r}.")
     return float(value)

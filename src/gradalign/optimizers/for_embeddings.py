@@ -128,6 +128,11 @@ def _optimizer(argument: str, given: Any) -> Any:
     found = keras.optimizers.get(given)
     if isinstance(found, (keras.optimizers.LossScaleOptimizer, EmbeddingsOptimizer)):
         raise UserError(f"{argument} is a plain optimizer; put {type(found).__name__} around the whole.")
+    if found.loss_scale_factor:
+        raise UserError(
+            f"{argument} has a loss_scale_factor, but the loss is one for tables and the rest; put a "
+            "LossScaleOptimizer around the whole."
+        )
     if found.gradient_accumulation_steps:
         raise UserError(
             f"{argument} accumulates gradients, which tables and the rest cannot do apart; use larger batches."

@@ -27,7 +27,6 @@ class RowWiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ker
         clipnorm: largest Euclidean norm of one variable's gradient, repeated rows summed.
         clipvalue: largest absolute entry, repeated rows summed.
         global_clipnorm: largest norm of all gradients together; one of the three at most.
-        loss_scale_factor: as in Keras.
         name: of the optimizer.
         use_ema, gradient_accumulation_steps: refused, because both would need every row of a table in every step.
 
@@ -59,8 +58,13 @@ class RowWiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ker
                 f"{kind} does not accumulate gradients, which would make those of a table dense; "
                 "use larger batches, or Keras' own optimizer."
             )
+        if loss_scale_factor:
+            raise UserError(
+                f"{kind} takes no loss_scale_factor, which Keras cannot take off a table's gradient; put a "
+                "LossScaleOptimizer around it."
+            )
         # Keras' own clipping and decay would make a table's gradient dense or touch every row: it is not told of them.
-        super().__init__(learning_rate=learning_rate, loss_scale_factor=loss_scale_factor, name=name, **kwargs)
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         limits = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
         for argument, value in {**limits, "weight_decay": weight_decay}.items():
             if value is not None and not value >= 0:
@@ -128,12 +132,7 @@ class RowWiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ker
         self.assign(variable, _as_rows(current - change, rows))
 
     def _clipped(self, gradients: list[Any]) -> list[Any]:
-        # A loss scale is taken off after this, so the limits grow with it.
-        scale = self.loss_scale_factor or 1.0
-        value, norm, total = (
-            None if limit is None else limit * scale
-            for limit in (self.limits["clipvalue"], self.limits["clipnorm"], self.limits["global_clipnorm"])
-        )
+        value, norm, total = (self.limits[name] for name in ("clipvalue", "clipnorm", "global_clipnorm"))
         if value is not None:
             return [_on_values(g, lambda v: tf.clip_by_value(v, -value, value)) for g in gradients]
         if norm is not None:
@@ -145,7 +144,13 @@ class RowWiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ker
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         config = super().get_config()
-        for name in ("use_ema", "ema_momentum", "ema_overwrite_frequency", "gradient_accumulation_steps"):
+        for name in (
+            "use_ema",
+            "ema_momentum",
+            "ema_overwrite_frequency",
+            "gradient_accumulation_steps",
+            "loss_scale_factor",
+        ):
             config.pop(name, None)
         return {**config, **self.limits, "weight_decay": self.decay}
 

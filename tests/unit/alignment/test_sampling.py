@@ -101,6 +101,26 @@ def test_every_is_refused_on_two_replicas(mirrored_strategy):
         model.fit({"x": ROWS.astype("float32")}, LABELS, verbose=0)
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_a_tanh_on_both_sides_of_a_tower(activation, monkeypatch):
+    # The second derivative of tanh cannot work with sparse gradients, which those of a gather are.
+    keras.config.set_floatx("float64")
+    x = keras.Input((6,), name="x")
+    shared = keras.layers.Dense(4, name="encoder")(x)
+    towers = {task: Tower((5,), activation, output_activation="tanh") for task in LABELS}
+    bent = {"click": shared, "buy": keras.layers.Activation("tanh")(shared)}
+    base = keras.Model({"x": x}, {task: tower(bent[task]) for task, tower in towers.items()})
+    model = MultiTaskModel(base, "encoder", AdversarialAlignment(0.3, schedule=1.0, normalize="none", fraction=0.5))
+    model.compile(Recorder(0.0), loss="mse", discriminator_optimizer=Recorder(0.0), run_eagerly=True)
+    found = []
+    for rows in combinations(range(4), 2):
+        monkeypatch.setattr(model.alignment, "sampled_rows", lambda count, rows=rows: tf.constant(rows))
+        found.append(gradients(model)[0])
+    monkeypatch.setattr(model.alignment, "sampled_rows", lambda count: None)
+    for *of_draws, of_all in zip(*found, gradients(model)[0], strict=True):
+        np.testing.assert_allclose(np.mean(of_draws, axis=0), of_all, rtol=1e-10, atol=1e-14)
+
+
 def test_rows_are_drawn_evenly_and_each_once():
     seed = keras.random.SeedGenerator(0)
     drawn = np.array([random_rows(8, 0.25, seed) for _ in range(400)])
@@ -132,5 +152,7 @@ def test_wrong_arguments_are_quoted(arguments):
 
 
 def test_they_are_part_of_the_config():
-    again = AdversarialAlignment.from_config(AdversarialAlignment(fraction=0.5, every=4).get_config())
+    again = AdversarialAlignment.from_config(
+        AdversarialAlignment(fraction=np.float32(0.5), every=np.int64(4)).get_config()
+    )
     assert (again.fraction, again.every) == (0.5, 4)

@@ -124,12 +124,12 @@ def test_the_norms_by_hand():
     assert "encoder/kernel" in str(report)
 
 
-def tower_with(layer):
+def tower_with(layer, activation="gelu"):
     x = keras.Input((WIDTH,), name="x")
     s = keras.layers.Dense(5, "tanh", name="encoder")(x)
     outputs = {}
     for task in TASKS:
-        h = layer()(keras.layers.Dense(6, "gelu", name=f"tower_{task}")(s))
+        h = layer()(keras.layers.Dense(6, activation, name=f"tower_{task}")(s))
         outputs[task] = keras.layers.Dense(1, "sigmoid", name=task)(keras.layers.Dense(4, "gelu")(h))
     return keras.Model({"x": x}, outputs)
 
@@ -148,6 +148,21 @@ def test_a_wrong_second_order_is_caught(layer, normalize):
     report = ga.check_second_order(compiled(aligned(tower_with(layer), normalize=normalize)), batch(32))
     assert report.agrees is False and not report.ok, str(report)
     assert "DISAGREE" in str(report) and "LayerNormalization" in str(report)
+
+
+def test_where_gradients_jump_a_deviation_decides_nothing():
+    report = ga.check_second_order(compiled(aligned(tower_with(Stopping, "relu"), normalize="batch")), batch(32))
+    assert report.agrees is None and report.jumps and report.difference > 0.02, str(report)
+    assert "undecided" in str(report) and "All is well" not in str(report)
+
+
+def test_a_gradient_below_the_rounding_of_the_loss_is_not_judged():
+    x = keras.Input((WIDTH,), name="x")
+    s = keras.layers.Rescaling(1e-7, name="encoder")(keras.layers.Dense(5, "tanh")(x))
+    base = keras.Model({"x": x}, {t: keras.layers.Dense(1, name=t)(keras.layers.Dense(4, "gelu")(s)) for t in TASKS})
+    report = ga.check_second_order(compiled(aligned(base, normalize="none"), "mse"), batch())
+    assert report.agrees is None and report.drowned, str(report)
+    assert "too small beside the rounding" in str(report) and "All is well" not in str(report)
 
 
 def test_bends_within_a_step_are_no_disagreement():

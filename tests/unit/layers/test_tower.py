@@ -259,6 +259,14 @@ def test_bad_widths_are_quoted(units):
         Tower(units)
 
 
+def test_a_layer_of_slopes_is_refused_and_other_activations_go_by_their_names():
+    with pytest.raises(ValueError, match='give activation="prelu"'):
+        Tower((4, 3), keras.layers.PReLU())
+    assert Tower((np.int64(4),), keras.layers.ReLU(6.0)).general_because == (
+        'its activation "ReLU" is not piecewise linear'
+    )
+
+
 @pytest.mark.parametrize("dropout", [1, -0.1, "0.1", True, None])
 def test_a_bad_dropout_is_quoted(dropout):
     with pytest.raises(ValueError, match=r"`dropout` must be a number in \[0, 1\), received"):

@@ -116,6 +116,8 @@ def test_what_is_refused():
         for_embeddings(tables=LazyAdam(), rest="adam").build(dense.trainable_variables)
     with pytest.raises(ga.UserError, match="tables is a plain optimizer"):
         for_embeddings(tables=keras.optimizers.LossScaleOptimizer(LazyAdam()), rest="adam")
+    with pytest.raises(ga.UserError, match="rest has a loss_scale_factor"):
+        for_embeddings(tables=LazyAdam(), rest=keras.optimizers.SGD(loss_scale_factor=128.0))
     with pytest.raises(ga.UserError, match="rest accumulates gradients"):
         for_embeddings(tables=LazyAdam(), rest=keras.optimizers.Adam(gradient_accumulation_steps=2))
 

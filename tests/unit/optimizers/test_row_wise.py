@@ -194,6 +194,8 @@ def test_two_replicas(mirrored_strategy):
     [
         ({"use_ema": True}, "LazyAdam keeps no averaged weights"),
         ({"gradient_accumulation_steps": 2}, "LazyAdam does not accumulate gradients"),
+        ({"loss_scale_factor": 128.0}, "LazyAdam takes no loss_scale_factor"),
+        ({"beta_1": 1.5}, r"beta_1 of LazyAdam is a number in \[0, 1\); received 1.5"),
         ({"clipnorm": -1.0}, "clipnorm of LazyAdam is a number, 0 or more; received -1.0"),
         ({"clipnorm": 1.0, "clipvalue": 1.0}, "takes one of clipnorm, clipvalue and global_clipnorm"),
     ],
