@@ -43,6 +43,7 @@ def test_a_run_on_files_in_parts_is_like_any_other(streamed, trained):
     assert evaluate(found, test)["buy"]["rows"] == evaluate(wanted, test)["buy"]["rows"] == 150
 
 
+@pytest.mark.usefixtures("grappler")  # the command line has it, and goes on with what this begins
 def test_cut_off_after_an_epoch_it_goes_on_to_the_same_weights(streamed, shop, monkeypatch):
     out = shop.folder / "run"
 
