@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib.util
 import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
     # Tracing makes objects by the million; those of the imports need no look at each collection.
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(200_000, 20, 50)
     [cpu] = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     # Grappler rewrites each graph before its first run, without changing what it computes, and most graphs here run a
@@ -102,8 +103,12 @@ def fresh_keras() -> Iterator[None]:
     import tensorflow as tf
 
     # Names such as "dense_1" count up over a process, and a random layer made before would share its seed generator.
-    keras.utils.clear_session(free_memory=False)
-    keras.utils.set_random_seed(0)
+    # Clearing would also drop TensorFlow's kernels, which it does eagerly only, and so would TensorFlow's own seed: each
+    # kernel costs a millisecond to make, and most tests use hundreds. Keras draws its seeds from Python's generator.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf, "executing_eagerly", lambda: False)
+        keras.utils.clear_session(free_memory=False)
+    random.seed(0)
     yield
     tf.config.run_functions_eagerly(False)
     keras.config.set_floatx("float32")

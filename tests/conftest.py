@@ -31,3 +31,13 @@ def with_grappler() -> Iterator[None]:
 
     with grappler():
         yield
+
+
+@pytest.fixture
+def no_first_batch_check(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what `fit` checks on its first batch, for files that look at other things: it costs more than the step.
+
+    A test marked `first_batch_check` has it all the same.
+    """
+    if request.node.get_closest_marker("first_batch_check") is None:
+        monkeypatch.setattr("gradalign.diagnostics.first_batch._sentences", lambda model, batch: [])

@@ -13,6 +13,8 @@ from .fitting import ADVERSARY_RATE, LOSS_WEIGHTS, RATE, STEPS, WEIGHT, fit
 from .keras_side import assert_near, compiled_matrix_products, train_functions
 from .problems import Case, batch_of, one_range_a_field
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 GANIN = {"schedule": "ganin", "total_steps": STEPS}
 TWO = Case(2, "gelu", "batch", labels="absent")
 THREE = Case(3, "tanh", "l2", labels="uneven", sample_weight=True)

@@ -12,6 +12,8 @@ import gradalign as ga
 from .first_update import ADVERSARY_RATE, RATE, WEIGHT, assert_first_update, compiled
 from .small_models import TASKS, WIDTH, aligned, data, functional
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 
 def test_experts_above_the_shared_tensor():
     """Multi-gate mixture of experts on shared embeddings: two experts, a softmax gate and a head for each task."""
@@ -177,6 +179,7 @@ def test_tiny_and_huge_gradients(normalize, scale):
         )
 
 
+@pytest.mark.first_batch_check
 @pytest.mark.parametrize("normalize", ["batch", "l2"])
 def test_saturated_logits_and_dead_units(normalize):
     """Probabilities of exactly 0 or 1 and units that never fire have no gradient: such rows are left out, not NaN."""

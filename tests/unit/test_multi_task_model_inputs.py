@@ -12,6 +12,8 @@ import gradalign as ga
 from .first_update import WEIGHT, assert_first_update, compiled, fit_once, towers_of
 from .small_models import TASKS, WIDTH, Subclassed, aligned, data, functional
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 # --- inputs that name each row's task ------------------------------------------------------------------------------
 
 

@@ -11,6 +11,8 @@ import gradalign as ga
 
 from .small_models import WIDTH, Subclassed, data, functional
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 BCE = {"click": "binary_crossentropy", "buy": "binary_crossentropy"}
 
 

@@ -12,6 +12,8 @@ import gradalign as ga
 from .first_update import WEIGHT, assert_first_update, compiled, fit_once, towers_of, update_by_hand
 from .small_models import TASKS, WIDTH, Subclassed, aligned, all_state, assert_same, data, functional, warnings_of
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 
 @pytest.mark.parametrize(
     ("tasks", "normalize"),
@@ -262,6 +264,7 @@ def test_a_task_beside_the_shared_tensor_can_be_left_out():
     assert model.alignment.discriminator.output_shape == (None, 2)
 
 
+@pytest.mark.first_batch_check
 @pytest.mark.parametrize("how", ["one output", "a subset of one"])
 def test_one_task_is_aligned_with_nothing(how):
     tasks = ("click",) if how == "one output" else TASKS
@@ -327,6 +330,7 @@ def test_layers_that_are_made_in_build():
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.first_batch_check
 def test_a_frozen_base_trains_the_discriminator_only():
     x, y = data(16)
     base = functional()

@@ -11,6 +11,8 @@ import gradalign as ga
 
 from .small_models import Subclassed, aligned, data, functional
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 NAN = np.nan
 
 
@@ -149,6 +151,7 @@ def test_a_batch_without_labels_of_a_task(how, alignment):
     assert all(np.isfinite(v.value).all() for v in model.variables)
 
 
+@pytest.mark.first_batch_check
 @pytest.mark.parametrize("aligns", [False, True])
 def test_no_label_at_all(aligns):
     x, y = data(8)
@@ -367,6 +370,7 @@ def test_names_of_a_subclassed_base_are_checked_once_they_are_known():
     fails('loss names an unknown task "clik"', lambda: model.fit(x, y, verbose=0))
 
 
+@pytest.mark.first_batch_check
 def test_data_without_labels():
     x, _ = data(8)
     model = compiled(functional(), ga.AdversarialAlignment(schedule=1.0))

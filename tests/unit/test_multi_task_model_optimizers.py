@@ -11,6 +11,8 @@ import gradalign as ga
 
 from .small_models import TASKS, WIDTH, aligned, all_state, assert_same, data, functional
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 SGD, Adam, LossScale = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.LossScaleOptimizer
 ROWS, IDS = 7, 4
 

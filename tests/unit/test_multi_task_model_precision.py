@@ -11,6 +11,8 @@ import gradalign as ga
 
 from .small_models import aligned, data, functional
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 SGD, LossScale = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
 
 

@@ -14,6 +14,8 @@ import gradalign as ga
 
 from .small_models import WIDTH, Subclassed, aligned, all_state, assert_same, data, functional
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 
 def full(base=None, *, optimizer=None, schedule="ganin", **settings):
     """A model with everything that has state: dropout, moving statistics, a schedule, two optimizers with slots."""

@@ -36,13 +36,15 @@ def checked_on_first_batch(model: Any, train_function: Callable[[Any], Any]) -> 
         first = _of_first_replica(model, batches[0])
         x, y, _ = keras.utils.unpack_x_y_sample_weight(first)
         model.prepare(x, y)
-        if model.alignment is not None:
-            sentences = norms_at_shared(model, first).sentences()
-            if sentences:
-                warnings.warn(" ".join(sentences), GradAlignWarning, stacklevel=2)
+        if model.alignment is not None and (sentences := _sentences(model, first)):
+            warnings.warn(" ".join(sentences), GradAlignWarning, stacklevel=2)
         return train_function(_iterator_again(iterator, batches))
 
     return checked
+
+
+def _sentences(model: Any, batch: Any) -> list[str]:
+    return norms_at_shared(model, batch).sentences()
 
 
 def _iterator_again(iterator: Any, batches: list[Any]) -> Any:
@@ -51,6 +53,7 @@ def _iterator_again(iterator: Any, batches: list[Any]) -> Any:
         return iter(batches)
     specs = iterator.element_spec
 
+    @tf.autograph.experimental.do_not_convert
     def as_specified(*parts: Any) -> Any:
         return tf.nest.map_structure(_with_free_axes, parts, specs)
 

@@ -9,6 +9,8 @@ from gradalign import AdversarialAlignment, MultiTaskModel, UserError
 from gradalign.alignment.sampling import random_rows
 from gradalign.layers import Tower
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 ROWS = np.random.default_rng(0).normal(size=(4, 6))
 LABELS = {"click": np.array([[1.0], [0.0], [1.0], [0.0]]), "buy": np.array([[0.0], [0.0], [1.0], [1.0]])}
 

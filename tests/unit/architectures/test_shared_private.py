@@ -6,6 +6,8 @@ import tensorflow as tf
 from gradalign.architectures import shared_private
 from gradalign.layers import Categorical, MultiValued, Numeric
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 FIELDS = {"tags": MultiValued(6), "city": Categorical(5), "age": Numeric(), "zip": Categorical(4)}
 TASKS = ["click", "buy"]  # in no alphabetical order
 

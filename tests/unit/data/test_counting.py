@@ -9,20 +9,24 @@ import pytest
 from gradalign.data.counting import NumberCounts, ValueCounts
 from gradalign.data.learning import edges_of_counts, most_frequent, quantile_edges, standardisation, vocabulary
 
-DRAW = np.random.default_rng(0)
+
+@pytest.fixture
+def rng():
+    """Return numbers of each test's own, whichever ran before it."""
+    return np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_values_are_counted_exactly(size):
-    words = DRAW.choice([f"w{i}" for i in range(50)], 1000).tolist() + [None] * 5
+def test_values_are_counted_exactly(size, rng):
+    words = rng.choice([f"w{i}" for i in range(50)], 1000).tolist() + [None] * 5
     counts = ValueCounts()
     for first in range(0, len(words), size):
         counts.add(pa.array(words[first : first + size], pa.large_string()))
     assert most_frequent(counts.table(), 2, 20) == vocabulary(pa.array(words, pa.large_string()), 2, 20)
 
 
-def test_few_numbers_are_counted_exactly():
-    numbers = np.round(DRAW.normal(size=3000), 1)
+def test_few_numbers_are_counted_exactly(rng):
+    numbers = np.round(rng.normal(size=3000), 1)
     counts = NumberCounts()
     for part in np.array_split(numbers, 13):
         counts.add(part)
@@ -33,13 +37,14 @@ def test_few_numbers_are_counted_exactly():
     assert edges_of_counts(*counts.distinct_and_counts(), 16) == quantile_edges(numbers, 16)
 
 
-def test_mean_and_range():
-    numbers = DRAW.normal(1e6, 1.0, 5000)
+def test_mean_and_range(rng):
+    numbers = rng.normal(1e6, 1.0, 5000)
     counts = NumberCounts()
     assert counts.standardisation() is None
     for part in np.array_split(numbers, 7):
         counts.add(part)
-    assert counts.standardisation() == pytest.approx(standardisation(numbers), rel=1e-12)
+    # The mean is a million scales away, and rounding of the numbers themselves weighs that much more in the scale.
+    assert counts.standardisation() == pytest.approx(standardisation(numbers), rel=1e-9)
     constant = NumberCounts()
     constant.add(np.array([5.0, 5.0]))
     assert constant.standardisation() == {"mean": 5.0, "scale": 1.0, "low": 5.0, "high": 5.0}
@@ -50,10 +55,10 @@ ORDERS = {"sorted": np.sort, "reversed": lambda a: np.sort(a)[::-1], "shuffled":
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("part", [100, 700])
-def test_the_rank_of_a_cut_is_within_the_error_that_is_told(order, part):
+def test_the_rank_of_a_cut_is_within_the_error_that_is_told(order, part, rng):
     exact, rows = 256, 8_000
     heavy = np.repeat([0.25, -0.5], [1600, 400])
-    numbers = ORDERS[order](DRAW.permutation(np.concatenate([DRAW.normal(size=rows - len(heavy)), heavy])))
+    numbers = ORDERS[order](rng.permutation(np.concatenate([rng.normal(size=rows - len(heavy)), heavy])))
     counts = NumberCounts(exact)
     for first in range(0, rows, part):
         counts.add(numbers[first : first + part])

@@ -14,6 +14,8 @@ from gradalign import UserError
 from gradalign.layers import GRU, LSTM, BatchNormalization, GroupNormalization, LayerNormalization
 from tests.unit.run_modes import in_mode
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 L = keras.layers
 MASK = np.array([[True, False, True], [True, True, True], [False, True, True], [False, False, True]])
 CASES = [

@@ -7,15 +7,20 @@ from gradalign import AdversarialAlignment, MultiTaskModel, UserError, check_sec
 from gradalign.gradients.task_gradients import TaskTape, recording_tapes
 from gradalign.layers import Tower
 
-RNG = np.random.default_rng(0)
+
+@pytest.fixture
+def rng():
+    """Return numbers of each test's own, whichever ran before it."""
+    return np.random.default_rng(1)
 
 
 def built(*args, widths=(5,), **kwargs):
     """Return a tower with random weights, biases and slopes included."""
     tower = Tower(*args, name="tower", **kwargs)
     tower.build([(None, width) for width in widths])
+    rng = np.random.default_rng(0)
     for weight in tower.trainable_variables:
-        weight.assign(RNG.normal(size=weight.shape))
+        weight.assign(rng.normal(size=weight.shape))
     return tower
 
 
@@ -35,8 +40,8 @@ def test_no_hidden_layer_is_logistic_regression():
     np.testing.assert_allclose(tower(np.array([[3.0, 1.0]])), [[1 / (1 + np.exp(-1.5))]], rtol=1e-6)
 
 
-def test_it_is_its_dense_layers_one_after_the_other():
-    tower, x = built((4, 3), "prelu", output_activation=None), RNG.normal(size=(6, 5)).astype("float32")
+def test_it_is_its_dense_layers_one_after_the_other(rng):
+    tower, x = built((4, 3), "prelu", output_activation=None), rng.normal(size=(6, 5)).astype("float32")
     h = x
     for dense, slope in zip(tower.hidden, tower.slopes, strict=True):
         h = h @ dense.kernel.numpy() + dense.bias.numpy()
@@ -112,10 +117,10 @@ def everything(tower, parts, mode="eager"):
         ("relu", (), 0.0, "eager"),
     ],
 )
-def test_the_fast_path_equals_the_general_one(activation, units, dropout, mode):
+def test_the_fast_path_equals_the_general_one(activation, units, dropout, mode, rng):
     keras.config.set_floatx("float64")
     tower = built(units, activation if isinstance(activation, str) else activation(), dropout, widths=(5, 3))
-    parts = RNG.normal(size=(7, 5)), RNG.normal(size=(7, 3))
+    parts = rng.normal(size=(7, 5)), rng.normal(size=(7, 3))
     assert tower.general_because is None
     masks = [layer.seed_generator.state.numpy() for layer in tower.dropouts]
     fast = everything(tower, parts, mode)
@@ -141,9 +146,9 @@ def test_by_hand():
     assert [g.numpy().item() for g in tape.gradient(total, kernels)] == [2.0, 3.0]
 
 
-def test_two_parts_that_are_both_shared():
+def test_two_parts_that_are_both_shared(rng):
     keras.config.set_floatx("float64")
-    tower, parts = built((6, 4), "relu", widths=(5, 3)), [RNG.normal(size=(7, 5)), RNG.normal(size=(7, 3))]
+    tower, parts = built((6, 4), "relu", widths=(5, 3)), [rng.normal(size=(7, 5)), rng.normal(size=(7, 3))]
     found = []
     for fast in (True, False):
         tower.fast = fast
@@ -158,8 +163,8 @@ def test_two_parts_that_are_both_shared():
         np.testing.assert_allclose(quick, general, rtol=1e-12, atol=1e-12 * np.abs(general).max())
 
 
-def test_weights_that_are_frozen_hide_no_gradient():
-    tower, x = built((4,), "relu"), RNG.normal(size=(6, 5)).astype("float32")
+def test_weights_that_are_frozen_hide_no_gradient(rng):
+    tower, x = built((4,), "relu"), rng.normal(size=(6, 5)).astype("float32")
     free = everything(tower, [x])
     tower.trainable = False
     frozen = everything(tower, [x])
@@ -167,8 +172,8 @@ def test_weights_that_are_frozen_hide_no_gradient():
         np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 
-def test_a_third_derivative_is_refused():
-    tower, x = built((4,), "relu"), tf.constant(RNG.normal(size=(6, 5)), tf.float32)
+def test_a_third_derivative_is_refused(rng):
+    tower, x = built((4,), "relu"), tf.constant(rng.normal(size=(6, 5)), tf.float32)
     kernel = tower.last.kernel.value
 
     def third():
@@ -194,21 +199,21 @@ def test_a_third_derivative_is_refused():
         ("it computes in bfloat16", lambda: Tower((4,), "relu", dtype="mixed_bfloat16")),
     ],
 )
-def test_where_it_takes_the_general_path_it_says_why(why, make):
-    tower, x = make(), tf.constant(RNG.normal(size=(6, 5)), tf.float32)
+def test_where_it_takes_the_general_path_it_says_why(why, make, rng):
+    tower, x = make(), tf.constant(rng.normal(size=(6, 5)), tf.float32)
     assert tower.general_because == why
     _, gradients = task_gradients(lambda s: {"click": tf.cast(tower(s), tf.float32)[:, 0]}, x)
     assert float(tf.norm(gradients["click"])) > 0
 
 
-def test_the_check_says_which_path_runs():
+def test_the_check_says_which_path_runs(rng):
     x = keras.Input((5,))
     shared = keras.layers.Dense(4, name="encoder")(x)
     towers = {"click": Tower((3,), "relu", name="click"), "buy": Tower((3,), name="buy")}
     model = MultiTaskModel(keras.Model(x, {t: tower(shared) for t, tower in towers.items()}), "encoder",
                            AdversarialAlignment(0.1))  # fmt: skip
     model.compile("sgd", loss="binary_crossentropy")
-    rows = RNG.normal(size=(16, 5)).astype("float32")
+    rows = rng.normal(size=(16, 5)).astype("float32")
     labels = (rows[:, :1] > 0).astype("float32")
     report = check_second_order(model, (rows, {"click": labels, "buy": labels}))
     assert 'Tower "click" takes the fast path.' in str(report)
@@ -242,12 +247,12 @@ def test_float64_throughout():
 
 
 @pytest.mark.parametrize("activation", ["prelu", "gelu", keras.layers.LeakyReLU(0.3)])
-def test_saved_and_loaded(tmp_path, activation):
+def test_saved_and_loaded(tmp_path, activation, rng):
     x = [keras.Input((5,)), keras.Input((3,))]
     model = keras.Model(x, Tower((4,), activation, 0.1, fast=False, output_activation=None, name="tower")(x))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    parts = [RNG.normal(size=(6, 5)), RNG.normal(size=(6, 3))]
+    parts = [rng.normal(size=(6, 5)), rng.normal(size=(6, 3))]
     np.testing.assert_array_equal(loaded(parts), model(parts))
     tower = loaded.get_layer("tower")
     assert (tower.units, tower.dropout, tower.fast) == ([4], 0.1, False)

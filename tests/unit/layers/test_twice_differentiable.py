@@ -10,6 +10,8 @@ import tensorflow as tf
 import gradalign as ga
 from gradalign.gradients import layer_paths
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 L = keras.layers
 STEPS, WIDTH = 5, 4
 

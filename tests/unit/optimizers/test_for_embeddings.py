@@ -12,6 +12,8 @@ from gradalign.gradients.updates import needs_whole_gradients
 from gradalign.layers import Categorical
 from gradalign.optimizers import LazyAdam, for_embeddings
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 FIELDS = {"user": Categorical(9), "item": Categorical(8)}
 
 

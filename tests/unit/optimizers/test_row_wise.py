@@ -12,6 +12,8 @@ import gradalign as ga
 from gradalign.optimizers import LazyAdagrad, LazyAdam, RowWiseAdagrad
 from tests.unit.run_modes import MODES, in_mode
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 ROWS, WIDTH, STEPS = 7, 3, 4
 KINDS = {
     "adam": lambda **k: LazyAdam(0.1, epsilon=1e-30, **k),

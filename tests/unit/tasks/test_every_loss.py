@@ -16,6 +16,8 @@ from tests.unit.small_models import warnings_of
 from . import every_loss
 from .every_loss import LOSSES
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 ROWS, STEP = 7, 1e-5
 
 
@@ -167,6 +169,7 @@ def straight_model(normalize, tasks=EACH):
     return model
 
 
+@pytest.mark.first_batch_check
 @pytest.mark.parametrize(("normalize", "names"), [("batch", list(EACH)), ("l2", ["hinge", "beyond", "buy", "kind"])])
 def test_losses_without_curvature_are_named_once_and_drop_nobody(normalize, names):
     tasks = {task: EACH[task] for task in names}
