@@ -103,7 +103,7 @@ def fresh_keras() -> Iterator[None]:
     import tensorflow as tf
 
     # Names such as "dense_1" count up over a process, and a random layer made before would share its seed generator.
-    # Clearing would also drop TensorFlow's kernels (eagerly only, hence the patch), and so would TensorFlow's seed: each
+    # Clearing would also drop TensorFlow's kernels (eagerly only, hence the patch), and so would its seed: each
     # kernel costs a millisecond to make, and most tests use hundreds. Keras draws its seeds from Python's generator.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf, "executing_eagerly", lambda: False)
