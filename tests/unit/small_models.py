@@ -32,9 +32,10 @@ def functional(
     dropout=0.0,
     normalize=False,
     regularizer=None,
+    towers=True,
     name="base",
 ):
-    """`{"x": (B, 6)}` to `{task: (B, 1)}` by way of the layer "encoder"."""
+    """`{"x": (B, 6)}` to `{task: (B, 1)}` by way of the layer "encoder", with a tower for each task or heads alone."""
     x = keras.Input((WIDTH,), name="x")
     # Probabilities in float16 would lose the tails.
     head = "float64" if keras.config.floatx() == "float64" else "float32"
@@ -43,7 +44,7 @@ def functional(
         shared = ga.layers.BatchNormalization(name="norm")(shared)
     outputs = {}
     for task in tasks:
-        h = keras.layers.Dense(4, activation=activation, name=f"tower_{task}")(shared)
+        h = keras.layers.Dense(4, activation=activation, name=f"tower_{task}")(shared) if towers else shared
         if dropout:
             h = keras.layers.Dropout(dropout, name=f"dropout_{task}")(h)
         outputs[task] = keras.layers.Dense(1, activation="sigmoid", name=task, dtype=head)(h)
@@ -70,6 +71,14 @@ class Subclassed(keras.Model):
 
     def get_config(self):
         return {**super().get_config(), "tasks": self.task_names, "dropout": self.rate}
+
+
+def discriminator(width=5, tasks=2):
+    """One hidden layer, where the discriminator is not the matter: the default's two cost more than a base's towers."""
+    return keras.Sequential(
+        [keras.Input((width,)), keras.layers.Dense(3, "tanh", name="hidden"), keras.layers.Dense(tasks, name="logits")],
+        name="discriminator",
+    )
 
 
 def aligned(base, *, shared="encoder", weight=0.5, schedule=1.0, **settings):
@@ -109,14 +118,14 @@ def warnings_of(act):
 
 
 class Batches(keras.utils.PyDataset):
-    """The data in batches of `rows`, with weights where they are given."""
+    """The data in batches of `rows`, the last of what is left, with weights where they are given."""
 
     def __init__(self, x, y, weights=(), rows=6):
         super().__init__()
         self.parts, self.rows = (x, y, *weights), rows
 
     def __len__(self):
-        return len(next(iter(self.parts[0].values()))) // self.rows
+        return -(-len(next(iter(self.parts[0].values()))) // self.rows)
 
     def __getitem__(self, index):
         rows = slice(self.rows * index, self.rows * index + self.rows)
