@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import keras
@@ -125,7 +126,7 @@ class Batches(keras.utils.PyDataset):
         self.parts, self.rows = (x, y, *weights), rows
 
     def __len__(self):
-        return -(-len(next(iter(self.parts[0].values()))) // self.rows)
+        return math.ceil(len(next(iter(self.parts[0].values()))) / self.rows)
 
     def __getitem__(self, index):
         rows = slice(self.rows * index, self.rows * index + self.rows)

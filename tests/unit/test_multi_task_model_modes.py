@@ -15,22 +15,20 @@ import gradalign as ga
 from .run_modes import compiled_steps
 from .small_models import TASKS, Batches, aligned, all_state, assert_same, data, forever, functional
 
+pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+
 MODES = {
     "graph": {},
     "compiled": {"jit_compile": True},
-    "four at a time": {"steps_per_execution": 4},
+    "two at a time": {"steps_per_execution": 2},
 }
 
 
-def train(
-    mode, *, normalize="batch", rows=36, epochs=2, base=None, optimizer=None, seed=1, policy="float32", **settings
-):
+def train(mode, *, rows=18, epochs=2, optimizer=None, policy="float32"):
     keras.utils.clear_session(free_memory=False)
     keras.config.set_dtype_policy(policy)
-    keras.utils.set_random_seed(seed)
-    model = aligned(
-        functional(normalize=True) if base is None else base(), normalize=normalize, schedule="linear", **settings
-    )
+    keras.utils.set_random_seed(1)
+    model = aligned(functional(normalize=True), normalize="batch", schedule="linear")
     model.compile(
         optimizer or keras.optimizers.SGD(0.1, momentum=0.5),
         loss="binary_crossentropy",
@@ -56,7 +54,7 @@ def test_modes_agree(mode, eager, grappler):
     assert bool(compiled_steps(model)) == (mode == "compiled")
     assert_same(history, found, rtol=1e-4, atol=1e-5)
     assert_same(state, all_state(model), rtol=1e-4, atol=1e-5)
-    assert int(model.alignment.step) == 12 and int(model.alignment.total_steps) == 12
+    assert int(model.alignment.step) == int(model.alignment.total_steps) == 6
 
 
 def test_a_model_that_xla_does_not_compile_is_refused():
@@ -80,45 +78,15 @@ class Traced(ga.MultiTaskModel):
         return super().train_step(batch)
 
 
-class Counted(keras.Model):
-    """Counts its forward passes in training."""
-
-    count = 0
-
-    def call(self, inputs, training=None):
-        type(self).count += bool(training)
-        return super().call(inputs, training=training)
-
-
-def test_one_forward_pass_a_step():
-    # Strength 0 moves nothing, so the base is the one that trains without alignment: its moving statistics, the state
-    # of its dropout masks and its weights, to the last bit.
-    states = []
-    for alignment in (None, ga.AdversarialAlignment(0.0)):
-        keras.utils.set_random_seed(1)
-        base = functional(normalize=True, dropout=0.4)
-        base = Counted(inputs=base.input, outputs={t: base.get_layer(t).output for t in TASKS})
-        model = ga.MultiTaskModel(base, "encoder", alignment)
-        model.compile(keras.optimizers.Adam(0.02), loss="binary_crossentropy", run_eagerly=True)
-        x, y = data(12, missing=0.2)
-        model.fit({"x": x["x"][:6]}, {t: label[:6] for t, label in y.items()}, verbose=0)
-        Counted.count = 0
-        model.fit(x, y, batch_size=6, shuffle=False, verbose=0)
-        assert Counted.count == 2
-        states.append([v.numpy() for v in base.variables])
-    for left, right in zip(*states, strict=True):
-        np.testing.assert_array_equal(left, right)
-
-
 class Memory(keras.callbacks.Callback):
-    """Resident kilobytes after 200 and after 700 steps."""
+    """Resident kilobytes after 100 and after 600 steps."""
 
     def __init__(self):
         super().__init__()
         self.kilobytes = []
 
     def on_train_batch_end(self, batch, logs=None):
-        if int(self.model.alignment.step) in (200, 700):
+        if int(self.model.alignment.step) in (100, 600):
             lines = Path("/proc/self/status").read_text().splitlines()
             self.kilobytes.append(int(next(line for line in lines if line.startswith("VmRSS")).split()[1]))
 
@@ -126,10 +94,10 @@ class Memory(keras.callbacks.Callback):
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads resident memory as Linux tells it")
 def test_five_hundred_steps_do_not_grow():
-    model, memory = aligned(functional(), weight=0.1), Memory()
-    model.compile("adam", loss="binary_crossentropy", metrics={"buy": ["AUC"]})
+    model, memory = aligned(functional(towers=False), weight=0.1), Memory()
+    model.compile("sgd", loss="binary_crossentropy", metrics={"buy": ["accuracy"]})
     x, y = data(1000)
-    model.fit(x, y, batch_size=5, epochs=4, verbose=0, callbacks=[memory])
+    model.fit(x, y, batch_size=5, epochs=3, verbose=0, callbacks=[memory])
     before, after = memory.kilobytes
     assert after - before < 20 * 1024
 
@@ -138,7 +106,7 @@ def test_five_hundred_steps_do_not_grow():
 def test_one_trace_for_fifty_steps(kind):
     # The last of the ten batches is smaller, but for PyDataset, whose batches are all alike here.
     Traced.count = 0
-    model = Traced(functional(normalize=True), "encoder", ga.AdversarialAlignment(0.1))
+    model = Traced(functional(towers=False), "encoder", ga.AdversarialAlignment(0.1))
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
     model.compile(
         keras.optimizers.SGD(schedule),
@@ -193,8 +161,7 @@ def test_float64_throughout():
 
 
 OPTIMIZERS = {
-    "averaged": lambda: keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5),
-    "decay": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1),
+    "averaged, decay": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1, use_ema=True, ema_momentum=0.5),
     "by name": lambda: "adagrad",
 }
 
@@ -207,7 +174,7 @@ def test_optimizers(name):
     for _ in range(2):
         keras.utils.clear_session(free_memory=False)
         keras.utils.set_random_seed(1)
-        model = aligned(functional())
+        model = aligned(functional(towers=False))
         model.compile(OPTIMIZERS[name](), loss="binary_crossentropy", run_eagerly=True)
         models.append(model)
     first, second = models
@@ -231,6 +198,20 @@ def test_optimizers(name):
 # --- the total number of steps --------------------------------------------------------------------------------------
 
 
+class Advancing(ga.MultiTaskModel):
+    """Takes only that part of a step that the schedule knows of."""
+
+    def train_step(self, batch):
+        self.alignment.advance()
+        return {"loss": tf.zeros([])}
+
+
+def advancing(schedule, **settings):
+    model = Advancing(functional(), "encoder", ga.AdversarialAlignment(0.5, schedule=schedule, **settings))
+    model.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
+    return model
+
+
 def test_total_steps():
     x, y = data(10)
     cases = {
@@ -242,8 +223,7 @@ def test_total_steps():
         "default batch, initial epoch": ((x, y), {"epochs": 3, "initial_epoch": 1}, 2),
     }
     for name, (given, arguments, total) in cases.items():
-        model = aligned(functional(), schedule="linear")
-        model.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
+        model = advancing("linear")
         model.fit(*given, verbose=0, **arguments)
         assert int(model.alignment.total_steps) == total, name
         assert int(model.alignment.step) == total, name
@@ -252,20 +232,17 @@ def test_total_steps():
 
 def test_unknown_total_steps():
     x, y = data(24)
-    model = aligned(functional(), schedule="ganin")
-    model.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
+    model = advancing("ganin")
     with pytest.raises(ga.UserError, match=r"needs the total number of steps.*steps_per_epoch= to fit"):
         model.fit(forever(x, y), verbose=0)
-    model = aligned(functional(), schedule="ganin", total_steps=100)
-    model.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
+    model = advancing("ganin", total_steps=100)
     model.fit(forever(x, y), verbose=0, steps_per_epoch=2)
     assert int(model.alignment.total_steps) == 100
 
 
 def test_the_total_is_kept_until_the_schedule_is_reset():
     x, y = data(6)
-    model = aligned(functional(), schedule="linear")
-    model.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
+    model = advancing("linear")
     model.fit(x, y, batch_size=6, epochs=2, verbose=0)
     model.fit(x, y, batch_size=6, epochs=4, verbose=0)
     assert (int(model.alignment.step), int(model.alignment.total_steps)) == (6, 2)
@@ -283,7 +260,7 @@ def test_a_schedule_of_progress_moves_every_step():
             seen.append(float(self.model.alignment.strength))
 
     x, y = data(24)
-    model = aligned(functional(), weight=2.0, schedule=lambda progress: progress**2)
+    model = aligned(functional(towers=False), weight=2.0, schedule=lambda progress: progress**2)
     model.compile("sgd", loss="binary_crossentropy")
     model.fit(x, y, batch_size=6, verbose=0, callbacks=[Watch()])
     np.testing.assert_allclose(seen, [2.0 * (i / 4) ** 2 for i in range(4)])
