@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +16,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gradalign.cli import main
-from tests.grappler import grappler
 
 CONFIG = """\
 data: {train: train.parquet, test: test.parquet, validation: 0.4 of test}
@@ -58,8 +60,31 @@ SEPARATE = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner)
 
 def invoke(*arguments: object) -> Result:
     """Run `gradalign` in this process; what is not a UserError is raised here."""
-    with grappler():  # as in a process of its own, so that weights are equal to the last bit
-        return CliRunner(**SEPARATE).invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+    return CliRunner(**SEPARATE).invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+
+
+@contextmanager
+def quicker_training() -> Iterator[None]:
+    """Train eagerly and write no served model, for what looks at neither: both take seconds."""
+    from gradalign import MultiTaskModel
+    from gradalign.training import run
+
+    fit = MultiTaskModel.fit
+
+    def fit_eagerly(self: MultiTaskModel, *args: Any, **kwargs: Any) -> Any:
+        self.run_eagerly = True
+        return fit(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MultiTaskModel, "fit", fit_eagerly)
+        patch.setattr(run, "write_serving", lambda preprocessing, base, folder: folder.mkdir())
+        yield
+
+
+@pytest.fixture
+def quick_training() -> Iterator[None]:
+    with quicker_training():
+        yield
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from gradalign.training.run_folder import Run
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_training")
 def test_the_bundled_config_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     limits = ["--set", "data.limit=4096", "--set", "training.epochs=1", "--set", "training.batch_size=512"]

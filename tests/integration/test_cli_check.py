@@ -28,9 +28,11 @@ def test_a_dead_path_is_said_with_its_mend(shop):
     assert {path.name for path in shop.folder.iterdir()} == {"train.parquet", "test.parquet", "shop.yaml"}
 
 
+@pytest.mark.usefixtures("quick_training")
 @pytest.mark.filterwarnings("default::gradalign.errors.GradAlignWarning")
 def test_training_says_it_once_in_one_line(shop):
-    done = shop.invoke("train", shop.config, "--out", shop.folder / "run", *DEAD, "--set", "training.epochs=1")
+    steps = ["--set", "training.batch_size=300"]  # one in each of the two epochs
+    done = shop.invoke("train", shop.config, "--out", shop.folder / "run", *DEAD, *steps)
     assert done.exit_code == 0
     warnings = [line for line in done.stderr.splitlines() if "dead path" in line.lower()]
     assert len(warnings) == 1 and warnings[0].startswith("Warning: ") and "gelu" in warnings[0]

@@ -10,8 +10,9 @@ from gradalign.training import checkpoint, run, run_folder
 from gradalign.training.config_file import load_config
 from gradalign.training.evaluate import evaluate
 from gradalign.training.run_folder import Run
+from tests.integration.conftest import quicker_training
 
-IN_PARTS = ["data.memory_gb=1e-6", "data.shuffle_buffer=100", "alignment.method=none"]
+IN_PARTS = ["data.memory_gb=1e-6", "data.shuffle_buffer=100", "alignment.method=none", "training.batch_size=150"]
 
 
 class _Stop(BaseException):
@@ -22,7 +23,8 @@ class _Stop(BaseException):
 def streamed(tmp_path_factory, trained):
     out = tmp_path_factory.mktemp("streamed") / "run"
     settings = [word for key in IN_PARTS for word in ("--set", key)]
-    return out, trained.shop.invoke("train", trained.shop.config, "--out", out, *settings)
+    with quicker_training():
+        return out, trained.shop.invoke("train", trained.shop.config, "--out", out, *settings)
 
 
 def test_a_run_on_files_in_parts_is_like_any_other(streamed, trained):
@@ -37,13 +39,13 @@ def test_a_run_on_files_in_parts_is_like_any_other(streamed, trained):
     for task, metrics in wanted.metrics["test"].items():
         assert metrics["rows"] == found.metrics["test"][task]["rows"]
         assert metrics["positives"] == found.metrics["test"][task]["positives"]
-    assert found.metrics["training"]["steps"] == wanted.metrics["training"]["steps"] == 10
+    assert found.metrics["training"]["steps"] == 4
     assert evaluate(found) == found.metrics["test"]
     test = trained.shop.folder / "test.parquet"
     assert evaluate(found, test)["buy"]["rows"] == evaluate(wanted, test)["buy"]["rows"] == 150
 
 
-@pytest.mark.usefixtures("grappler")  # the command line has it, and goes on with what this begins
+@pytest.mark.usefixtures("quick_training")
 def test_cut_off_after_an_epoch_it_goes_on_to_the_same_weights(streamed, shop, monkeypatch):
     out = shop.folder / "run"
 
@@ -57,7 +59,6 @@ def test_cut_off_after_an_epoch_it_goes_on_to_the_same_weights(streamed, shop, m
     partial = run_folder.partial_of(out)
     assert len(checkpoint.last_checkpoint(partial)[1]) == 1
     assert sorted(path.name for path in (partial / "rows").iterdir()) == ["test", "train", "validation"]
-    monkeypatch.setattr(run, "write_serving", lambda preprocessing, base, folder: folder.mkdir())  # takes its seconds
     resumed = shop.invoke("train", "--resume", out)
     assert resumed.exit_code == 0 and "after epoch 1 of 2" in resumed.stderr
     whole, again = Run.open(streamed[0]), Run.open(out)

@@ -60,15 +60,16 @@ def test_what_is_printed(trained):
 
 
 def test_the_saved_config_says_what_was_inferred(trained):
-    """And it trains the same run from any folder: `test_a_run_from_the_saved_config_cut_off_twice`."""
+    """And it trains the same run from any folder: `test_a_run_cut_off_three_times_ends_as_one_that_was_not`."""
     saved = load_config(trained.run / "config.yaml")
     assert saved.data.train == str(trained.shop.folder / "train.parquet")
     assert set(saved.features.numeric) == {"age", "visits"} and set(saved.features.multi_valued) == {"tags"}
 
 
+@pytest.mark.usefixtures("quick_training")
 def test_without_alignment_nothing_is_said_of_a_discriminator(shop, monkeypatch):
     monkeypatch.chdir(shop.folder)
-    done = shop.invoke("train", shop.config, "--set", "alignment.method=none", "--set", "training.epochs=1")
+    done = shop.invoke("train", shop.config, "--set", "alignment.method=none", "--set", "training.batch_size=150")
     assert done.exit_code == 0 and "discriminator" not in done.stdout + done.stderr
     alignment = Run.open("runs/shop").metrics["alignment"]
     assert alignment == {
