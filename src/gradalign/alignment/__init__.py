@@ -7,7 +7,8 @@ True
 """
 
 from gradalign.alignment.adversarial import AdversarialAlignment
-from gradalign.alignment.base import Alignment, TaskRows
+from gradalign.alignment.base import Alignment
 from gradalign.alignment.discriminators import mlp_discriminator
+from gradalign.alignment.rows import TaskRows
 
 __all__ = ["AdversarialAlignment", "Alignment", "TaskRows", "mlp_discriminator"]

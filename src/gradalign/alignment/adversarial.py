@@ -12,14 +12,17 @@ descends its own loss at full strength, and the schedule moves every step instea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gradalign.alignment.base import Alignment, TaskRows
+from gradalign.alignment.base import Alignment
 from gradalign.alignment.discriminators import in_full_precision, mlp_discriminator
+from gradalign.alignment.rows import TaskRows
 from gradalign.errors import UserError
+from gradalign.gradients.factors import Factors
 from gradalign.gradients.normalization import at_least_float32
 from gradalign.gradients.replicas import sum_over_replicas
 from gradalign.gradients.reversal import reverse_gradient
@@ -132,16 +135,12 @@ class AdversarialAlignment(Alignment):
         """Return the mean over tasks of the discriminator's mean cross-entropy over the task's rows."""
         tasks = len(self.aligned_tasks)
         # (T, B, ...) to (T·B, ...): the discriminator meets all tasks in one batch.
-        shape = tf.shape(rows.gradients)
-        together = tf.reshape(rows.gradients, tf.concat([[-1], shape[2:]], axis=0))
-        together.set_shape([None, *rows.gradients.shape[2:]])
-        together = reverse_gradient(together, self.strength)
-        logits = self._logits(together)
+        logits = self._logits_of_gradients(rows.gradients) if rows.factors is None else self._logits_of_factors(rows)
         if logits.shape[-1] != tasks:
             raise UserError(
                 f"The discriminator returns {logits.shape[-1]} logits; it has to return one for each of {tasks} tasks."
             )
-        logits = tf.reshape(logits, tf.concat([shape[:-1], [tasks]], axis=0))
+        logits = tf.reshape(logits, tf.concat([tf.shape(rows.kept), [tasks]], axis=0))
         own = tf.reshape(tf.eye(tasks, dtype=logits.dtype), [tasks, *[1] * (rows.kept.shape.rank - 1), tasks])
         cross_entropy = -tf.reduce_sum(tf.nn.log_softmax(logits) * own, axis=-1)
         behind_tasks = list(range(1, rows.kept.shape.rank))
@@ -159,6 +158,29 @@ class AdversarialAlignment(Alignment):
             )
             self.accuracy.update_state(right, rows.kept)
         return loss
+
+    def _logits_of_gradients(self, gradients: tf.Tensor) -> tf.Tensor:
+        together = tf.reshape(gradients, tf.concat([[-1], tf.shape(gradients)[2:]], axis=0))
+        together.set_shape([None, *gradients.shape[2:]])
+        return self._logits(reverse_gradient(together, self.strength))
+
+    def takes_factors(self, factors: Mapping[str, Factors]) -> bool:
+        """Whether the default discriminator's first layer is less work on the factors than on the gradients."""
+        return (
+            not self.given_discriminator
+            and self.per == "row"
+            and all(f.left.shape[-1] < f.kernel.shape[0] and f.left.dtype == f.kernel.dtype for f in factors.values())
+            and {f.left.dtype.name for f in factors.values()} == {self.discriminator.compute_dtype}
+        )
+
+    def _logits_of_factors(self, rows: TaskRows) -> tf.Tensor:
+        assert rows.factors is not None
+        first, *others = self.discriminator.layers
+        sums = [factors.reversed(self.strength).times(first.kernel) for factors in rows.factors]
+        x = first.activation(tf.concat(sums, axis=0) + first.bias)
+        for layer in others:
+            x = layer(x, training=True)
+        return x
 
     def _logits(self, rows: tf.Tensor) -> tf.Tensor:
         discriminator = self.discriminator

@@ -11,28 +11,15 @@ import keras
 import tensorflow as tf
 
 from gradalign.alignment.arguments import are_names, gradients_by_task, is_count, not_negative, one_of, share_of_rows
+from gradalign.alignment.rows import TaskRows, labelled_rows, own_rows
 from gradalign.alignment.sampling import gather_rows, random_rows
 from gradalign.alignment.schedules import needs_total_steps, schedule_value, validated_schedule
 from gradalign.errors import UserError, nearest
+from gradalign.gradients.factors import Factors, normalize_factors
 from gradalign.gradients.normalization import METHODS, PER, at_least_float32, nonzero_rows, normalize_rows
 from gradalign.gradients.task_gradients import REACHES, TaskGradients
 
-__all__ = ["Alignment", "TaskRows"]
-
-
-class TaskRows:
-    """The gradient rows of all aligned tasks.
-
-    Attributes:
-        gradients: (T, B, D), or (T, B, positions..., C) with `per="position"`; normalised, zero where left out.
-        kept: booleans (T, B) or (T, B, positions...): the row has the task's label and a gradient that is not zero.
-        valid: boolean scalar, whether every row's own task is one of the model's; `None` without `row_task`.
-    """
-
-    def __init__(self, gradients: tf.Tensor, kept: tf.Tensor, valid: tf.Tensor | None = None) -> None:
-        self.gradients = gradients
-        self.kept = kept
-        self.valid = valid
+__all__ = ["Alignment"]
 
 
 class Alignment(keras.layers.Layer):
@@ -265,14 +252,28 @@ class Alignment(keras.layers.Layer):
         row_task = None if row_task is None else tf.convert_to_tensor(row_task)
         if rows is None and (rows := self.sampled_rows(tf.shape(first[0])[0])) is not None:
             flat = gather_rows(flat, rows) or {}
+        factors = None
         if rows is not None:
             masks = gather_rows(masks, rows)
             row_task = None if row_task is None else tf.gather(row_task, rows)
-        return super().__call__(flat, masks, row_task, update_metrics=update_metrics)
+        else:
+            factors = self._factors(grads)
+        return super().__call__(flat, masks, row_task, update_metrics=update_metrics, factors=factors)
 
-    def call(self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False) -> Any:
+    def _factors(self, grads: Any) -> dict[str, Factors] | None:
+        """Return the gradients' factors where they say all, and where this alignment takes them."""
+        factors = grads.factors if isinstance(grads, TaskGradients) and self.reach == "all" else None
+        return factors if factors is not None and self.takes_factors(factors) else None
+
+    def takes_factors(self, factors: Mapping[str, Factors]) -> bool:
+        """Whether `align` looks at the factors of `TaskRows` instead of its gradients, where it is given these."""
+        return False
+
+    def call(
+        self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False, factors: Any = None
+    ) -> Any:
         """Return the alignment loss of gradients that `__call__` has checked."""
-        rows = self.rows(grads, masks, row_task)
+        rows = self.rows(grads, masks, row_task, factors)
         loss = self.align(rows, update_metrics)
         if (
             due := self.is_due
@@ -285,22 +286,35 @@ class Alignment(keras.layers.Layer):
         """Return the alignment loss of `rows`; the method itself, given by each alignment."""
         raise UserError(f"{type(self).__name__} does not implement align(rows, update_metrics).")
 
-    def rows(self, grads: dict[str, list[tf.Tensor]], masks: Mapping[str, Any] | None, row_task: Any) -> TaskRows:
+    def rows(
+        self,
+        grads: dict[str, list[tf.Tensor]],
+        masks: Mapping[str, Any] | None,
+        row_task: Any,
+        factors: Mapping[str, Factors] | None = None,
+    ) -> TaskRows:
         """Return the normalised rows of the aligned tasks, and which of them count."""
         masks = self._masks(masks)
-        own, valid = ({}, None) if row_task is None else self._own_rows(row_task)
-        gradients, kept = [], []
+        assert self.all_tasks is not None and (row_task is None or self.row_task is not None)
+        own, valid = ({}, None) if row_task is None else own_rows(str(self.row_task), row_task, self.all_tasks)
+        found, kept = [], []
         for task in self.aligned_tasks:
             if task not in grads:
                 raise UserError(f'There is no gradient for task "{task}"; received {", ".join(grads)}.')
-            g = self._joined(grads[task])
-            is_kept = nonzero_rows(g)
-            labelled = self._labelled(task, masks.get(task), own.get(task), g)
+            # What is as large as the gradient is left alone where its factors are known.
+            g = self._joined(grads[task]) if factors is None else factors[task].inner
+            is_kept = nonzero_rows(g) if factors is None else factors[task].nonzero_rows()
+            labelled = labelled_rows(task, masks.get(task), own.get(task), g)
             if labelled is not None:
                 is_kept = tf.logical_and(is_kept, labelled)
             kept.append(is_kept)
-            gradients.append(normalize_rows(g, is_kept, self.normalize))
-        return TaskRows(tf.stack(gradients), tf.stack(kept), valid)
+            if factors is None:
+                found.append(normalize_rows(g, is_kept, self.normalize))
+            else:
+                found.append(normalize_factors(factors[task], is_kept, self.normalize))
+        if factors is None:
+            return TaskRows(tf.stack(found), tf.stack(kept), valid)
+        return TaskRows(None, tf.stack(kept), valid, found)
 
     def kept_rows(self, rows: TaskRows) -> dict[str, tf.Tensor]:
         """Return `{task: booleans (B, ...)}`: the rows of each aligned task that the alignment sees."""
@@ -322,50 +336,6 @@ class Alignment(keras.layers.Layer):
         if self.per == "row":
             parts = [g if g.shape.rank == 2 else tf.reshape(g, [-1, math.prod(g.shape[1:])]) for g in parts]
         return parts[0] if len(parts) == 1 else tf.concat(parts, axis=-1)
-
-    def _labelled(self, task: str, mask: Any, own: Any, g: tf.Tensor) -> tf.Tensor | None:
-        found = None
-        for given, what in ((mask, "mask"), (own, "row_task")):
-            if given is None:
-                continue
-            is_kept = tf.cast(given, tf.bool)
-            if not is_kept.shape[:1].is_compatible_with(g.shape[:1]):
-                raise UserError(
-                    f'The {what} of task "{task}" has {is_kept.shape[0]} rows and its gradient {g.shape[0]}; '
-                    "both are those of one batch."
-                )
-            condition = tf.reshape(is_kept, [-1, *[1] * (g.shape.rank - 2)])
-            found = condition if found is None else tf.logical_and(found, condition)
-        # A mask (B, 1) stands for all positions of a row.
-        return None if found is None else tf.broadcast_to(found, tf.shape(g)[:-1])
-
-    def _own_rows(self, row_task: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Return `{task: booleans (B,)}`, the rows whose own task this is, and whether every row has one."""
-        assert self.all_tasks is not None
-        row_task = tf.reshape(tf.convert_to_tensor(row_task), [-1])
-        if row_task.dtype == tf.bool:
-            if len(self.all_tasks) != 2:
-                raise UserError(
-                    f'The boolean row_task "{self.row_task}" chooses between two tasks, but there are '
-                    f"{len(self.all_tasks)}: {', '.join(self.all_tasks)}; use their numbers or names."
-                )
-            choices: list[Any] = [True, False]
-        elif row_task.dtype == tf.string:
-            choices = list(self.all_tasks)
-        elif row_task.dtype.is_integer:
-            choices = list(range(len(self.all_tasks)))
-        else:
-            raise UserError(
-                f'The row_task "{self.row_task}" holds booleans, task numbers or task names; '
-                f"received {row_task.dtype.name}."
-            )
-        own = {
-            task: tf.equal(row_task, tf.constant(c, row_task.dtype))
-            for task, c in zip(self.all_tasks, choices, strict=True)
-        }
-        valid = tf.reduce_all(tf.reduce_any(tf.stack(list(own.values())), axis=0))
-        tf.debugging.Assert(valid, [f'The row_task "{self.row_task}" names a task outside {self.all_tasks}:', row_task])
-        return own, valid
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments; a schedule that is a function has to be registered with Keras."""

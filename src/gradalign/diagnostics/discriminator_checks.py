@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from gradalign.alignment.base import Alignment, TaskRows
+from gradalign.alignment.base import Alignment
+from gradalign.alignment.rows import TaskRows
 from gradalign.tasks import LabelledRows
 
 __all__ = ["LabelLeak", "label_leak", "mixes_rows"]

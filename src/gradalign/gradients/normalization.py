@@ -14,7 +14,7 @@ import tensorflow as tf
 from gradalign.errors import UserError
 from gradalign.gradients.replicas import sum_over_replicas
 
-__all__ = ["METHODS", "PER", "at_least_float32", "nonzero_rows", "normalize", "normalize_rows"]
+__all__ = ["METHODS", "PER", "at_least_float32", "largest_entries", "nonzero_rows", "normalize", "normalize_rows"]
 
 METHODS = ("l2", "batch", "none")
 PER = ("row", "position")
@@ -75,7 +75,12 @@ def normalize_rows(rows: tf.Tensor, kept: tf.Tensor, method: str) -> tf.Tensor:
 
 def nonzero_rows(rows: tf.Tensor) -> tf.Tensor:
     """Return booleans (...,) that are False where `rows` (..., D) is zero throughout; NaN is not zero."""
-    return tf.not_equal(_largest_entries(rows), 0)
+    return tf.not_equal(largest_entries(rows), 0)
+
+
+def largest_entries(rows: tf.Tensor) -> tf.Tensor:
+    """Return the largest absolute value in each row, (...,); NaN where the row has one."""
+    return tf.maximum(tf.reduce_max(rows, axis=-1), -tf.reduce_min(rows, axis=-1))
 
 
 def at_least_float32(x: tf.Tensor) -> tf.Tensor:
@@ -91,8 +96,8 @@ def _as_rows(mask: Any, like: tf.Tensor) -> tf.Tensor:
     return mask
 
 
-# At the size of a training batch each pass over all rows costs a few percent of a whole step. So the derivatives of both
-# are written out, and a row that is left out is divided by zero in the way that gives zero, whatever it holds: `where`
+# At the size of a training batch each pass over all rows costs a few percent of a step. So the derivatives of both are
+# written out, and a row that is left out is divided by zero in the way that gives zero, whatever it holds: a `where`
 # would be a pass of its own.
 
 
@@ -142,12 +147,7 @@ def _by_batch(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
     return normalized(rows)
 
 
-def _largest_entries(rows: tf.Tensor) -> tf.Tensor:
-    """Return the largest absolute value in each row, (...,); NaN where the row has one."""
-    return tf.maximum(tf.reduce_max(rows, axis=-1), -tf.reduce_min(rows, axis=-1))
-
-
 def _largest_of_kept(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
     """Return the same as a constant, 0 where `kept` is False."""
-    largest = tf.stop_gradient(_largest_entries(rows))
+    largest = tf.stop_gradient(largest_entries(rows))
     return tf.where(kept, largest, tf.zeros_like(largest))

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.errors import UserError
+from gradalign.gradients.factors import Factors
 from gradalign.gradients.sparse import gather_densely
 
 __all__ = ["TaskGradients", "TaskTape", "recording_tapes", "task_gradients"]
@@ -39,7 +40,8 @@ class TaskGradients(dict):  # type: ignore[type-arg]
     """`{task: gradient}`, and the same gradients with their second-order path limited to the shared tensors.
 
     A gradient `g(s, w)` depends on the shared tensors `s` and on the weights `w` of what lies above them. `limited()`
-    returns equal values whose own gradient reaches `s` alone.
+    returns equal values whose own gradient reaches `s` alone. `factors` are the gradients of each task as a product,
+    or `None` where they are not known as one.
     """
 
     # A tf.function that returns these makes an empty object of the same class and fills it, hence the defaults.
@@ -48,6 +50,7 @@ class TaskGradients(dict):  # type: ignore[type-arg]
     ) -> None:
         super().__init__(gradients or {})
         self._limited = limited
+        self.factors: dict[str, Factors] | None = None
 
     def limited(self) -> dict[str, Any]:
         """Return the gradients with the second-order path into towers and private embeddings cut."""
@@ -80,6 +83,7 @@ class TaskTape:
     Args:
         limit_reach: also record what `TaskGradients.limited` needs.
         rows: numbers (n,) of the rows whose gradients are wanted; all rows if `None`.
+        factored: also tell the gradients' factors, where a tower knows them; only with all rows.
 
     Example:
         >>> x = tf.constant([[1.0, 2.0]])
@@ -94,8 +98,11 @@ class TaskTape:
         [[6.0, 12.0]]
     """
 
-    def __init__(self, *, limit_reach: bool = False, rows: tf.Tensor | None = None) -> None:
+    def __init__(self, *, limit_reach: bool = False, rows: tf.Tensor | None = None, factored: bool = False) -> None:
         self.rows = rows
+        self._factored = factored
+        # What was noted while the gradients of one task were taken.
+        self._noted: list[tuple[tf.Tensor, Factors]] = []
         # Only the copies that `watch` makes are followed, so each task's backward pass visits its own tower alone.
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
         self._second = tf.GradientTape(persistent=True, watch_accessed_variables=False) if limit_reach else None
@@ -141,6 +148,14 @@ class TaskTape:
             found = self._tape.gradient(tensor, [watched.leaf for watched in self._watched])
         return any(g is not None for g in found)
 
+    @property
+    def note(self) -> Callable[[tf.Tensor, Factors], None] | None:
+        """What a layer calls with a gradient at a shared tensor and its factors; `None` where nobody asks for them."""
+        return self._note if self._factored and self.rows is None else None
+
+    def _note(self, gradient: tf.Tensor, factors: Factors) -> None:
+        self._noted.append((gradient, factors))
+
     def gradients(
         self,
         losses: Mapping[str, tf.Tensor],
@@ -174,7 +189,20 @@ class TaskTape:
             return TaskGradients(
                 {task: [tf.stop_gradient(g) for g in of_task] for task, of_task in gradients.items()}, None
             )
-        return TaskGradients(gradients, None if self._second is None else lambda: self._limit(gradients, sources))
+        result = TaskGradients(gradients, None if self._second is None else lambda: self._limit(gradients, sources))
+        result.factors = self._factors(gradients)
+        return result
+
+    def _factors(self, gradients: Mapping[str, list[tf.Tensor]]) -> dict[str, Factors] | None:
+        """Return the factors by task, where each task's gradient is one that was noted, with nothing added to it."""
+        found = {
+            task: factors
+            for task, of_task in gradients.items()
+            for noted, factors in self._noted
+            if len(of_task) == 1 and of_task[0] is noted
+        }
+        self._noted.clear()  # An outer tape walks the same way again.
+        return found if found and len(found) == len(gradients) else None
 
     def _first_order(
         self, losses: Mapping[str, tf.Tensor], shared: list[tf.Tensor], allow_unused: bool, one_is_enough: bool

@@ -17,6 +17,7 @@ some rows' gradients are differentiated again, `U`, `u` and `v` have these rows 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +25,13 @@ from typing import Any
 import tensorflow as tf
 
 from gradalign.errors import UserError
+from gradalign.gradients.factors import Factors
 from gradalign.gradients.sparse import gather_densely
 
 __all__ = ["Part", "logit_with_gradient"]
 
 Dropout = Callable[[tf.Tensor], tf.Tensor]
+Note = Callable[[tf.Tensor, Factors], None]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def logit_with_gradient(
     slopes: Sequence[float | tf.Tensor],
     dropouts: Sequence[Dropout | None],
     rows: tf.Tensor | None = None,
+    note: Note | None = None,
 ) -> tf.Tensor:
     """Return the logits of a piecewise-linear tower, with gradients that are cheap to differentiate again.
 
@@ -64,6 +68,7 @@ def logit_with_gradient(
         slopes: of the L - 1 activations below zero: 0 for ReLU, 1 for none, or a trained tensor (D_l,) for PReLU.
         dropouts: for each activation `x -> x` times mask and scale, or `None`.
         rows: numbers (n,) of the sampled rows; then every part that is followed has a leaf.
+        note: called with each gradient of a loss at a part that is followed and with its factors; not with `rows`.
 
     Returns:
         (B, 1), in the dtype of the parts, equal to what the layers give one after the other.
@@ -96,21 +101,24 @@ def logit_with_gradient(
         passes = _Passes(fixed, first, kernels, biases, _filled(slopes, trained), dropouts, rows)
         gradients.extend(passes.gradients())
 
-        def backward(b: tf.Tensor, *at_followed: tf.Tensor) -> list[tf.Tensor]:
-            at = iter(at_followed)
-            return _not_thrice(passes.pullback(b, [next(at) if part.followed else None for part in parts]))
+        def backward(b: tf.Tensor, *upstream: tf.Tensor) -> list[tf.Tensor]:
+            at = iter(upstream)
+            of_parts = [next(at) if part.followed else None for part in parts]
+            return _not_thrice(passes.pullback(b, of_parts, next(at, None)))
 
         followed = [passes.at_rows(g) for g, part in zip(gradients, parts, strict=True) if part.followed]
-        return (passes.logit, *followed), backward
+        return (passes.logit, *followed, *([] if note is None else passes.j[:1])), backward
 
-    z, *at_followed = logit(*tf.nest.flatten(given))
-    at = iter(at_followed)
-    for part, gradient in zip(parts, gradients, strict=True):
+    z, *others = logit(*tf.nest.flatten(given))
+    left = None if note is None else others[-1]
+    at = iter(others)
+    for part, gradient, kernel in zip(parts, gradients, first, strict=True):
         followed = next(at) if part.followed else None
         if followed is None or rows is not None:
             z = _linked(z, part.tensor, tf.stop_gradient(gradient))
         if followed is not None:
-            z = _linked(z, part.tensor if part.leaf is None else part.leaf, followed, rows)
+            told = None if note is None else functools.partial(_tell, note, left, kernel, followed)
+            z = _linked(z, part.tensor if part.leaf is None else part.leaf, followed, rows, told)
     return z
 
 
@@ -120,13 +128,27 @@ def _filled(slopes: Sequence[float | tf.Tensor], trained: Sequence[tf.Tensor]) -
     return [next(rest) if tf.is_tensor(slope) else slope for slope in slopes]
 
 
-def _linked(z: tf.Tensor, x: tf.Tensor, gradient: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
-    """Return `z` (B, 1) as a function of `x` too, whose gradient is `gradient`: (B, D), or at `rows` (n, D)."""
+def _tell(
+    note: Note, left: tf.Tensor, kernel: tf.Tensor, inner: tf.Tensor, gradient: tf.Tensor, scale: tf.Tensor
+) -> None:
+    note(gradient, Factors(scale, left, kernel, inner))
+
+
+def _linked(
+    z: tf.Tensor, x: tf.Tensor, gradient: tf.Tensor, rows: tf.Tensor | None = None, told: Any = None
+) -> tf.Tensor:
+    """Return `z` (B, 1) as a function of `x` too, whose gradient is `gradient`: (B, D), or at `rows` (n, D).
+
+    `told` is called with each gradient of a loss at `x`, and with the loss's derivative by `z`.
+    """
 
     @tf.custom_gradient
     def link(z: tf.Tensor, _x: tf.Tensor, gradient: tf.Tensor) -> Any:
         def backward(dz: tf.Tensor) -> list[Any]:
-            return [dz, (dz if rows is None else gather_densely(dz, rows)) * gradient, None]
+            at_x = (dz if rows is None else gather_densely(dz, rows)) * gradient
+            if told is not None:
+                told(at_x, dz)
+            return [dz, at_x, None]
 
         return tf.identity(z), backward
 
@@ -192,10 +214,19 @@ class _Passes:
             self.q.insert(0, q)
         return [_times_transposed(j, w) for w in self.first]
 
-    def pullback(self, b: tf.Tensor, upstream: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
-        """Return the cotangents of first kernels, other kernels, biases and trained slopes, in this order."""
+    def pullback(
+        self, b: tf.Tensor, upstream: Sequence[tf.Tensor | None], of_left: tf.Tensor | None
+    ) -> list[tf.Tensor]:
+        """Return the cotangents of first kernels, other kernels, biases and trained slopes, in this order.
+
+        Args:
+            b: cotangent of the logit.
+            upstream: of the gradient at each part; `None` where that is not followed.
+            of_left: of J_1, where it was returned.
+        """
         first = [self._kernel_gradient(b, x, v, self.j[0]) for x, v in zip(self.parts, upstream, strict=True)]
         u = _sum([v @ w for v, w in zip(upstream, self.first, strict=True) if v is not None])
+        u = u if of_left is None else u + of_left
         kernels, trained = [], []
         for i, (kernel, mask, h) in enumerate(zip(self.kernels, self.masks, self.inner, strict=True)):
             below = self.below[i]

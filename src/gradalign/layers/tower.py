@@ -119,7 +119,7 @@ class Tower(keras.layers.Layer):
         return self.last(x)
 
     def _fast_logit(self, parts: list[Part], training: bool | None) -> tf.Tensor:
-        layers = [*self.hidden, self.last]
+        layers, tape = [*self.hidden, self.last], recording_tapes()[-1]
         if self.slopes:
             slopes = [tf.convert_to_tensor(layer.alpha) for layer in self.slopes]
         else:
@@ -133,7 +133,8 @@ class Tower(keras.layers.Layer):
             [tf.convert_to_tensor(layer.bias) for layer in layers],
             slopes,
             dropouts,
-            rows=recording_tapes()[-1].rows,
+            rows=tape.rows,
+            note=tape.note,
         )
 
     @property
