@@ -1,14 +1,16 @@
 """Task gradients as the products that they are, so that what reads them can work at the width of a hidden layer.
 
-The gradient of a piecewise-linear tower at its input (B, D) is `scale ∘ (left kernelᵀ)`: `scale` (B, 1) the derivative
-of the loss by the logit, `left` (B, H) the tower's gradient at its first hidden layer, `kernel` (D, H) that layer's
-weights. A product with a matrix (D, k) is then `scale ∘ (left (kernelᵀ matrix))`: with H below D that is less work, and
-the gradient itself, which is as large as the batch of embeddings, need not be written or read.
+The gradient of a tower at its input (B, D) is `left kernelᵀ`: `left` (B, H) is the gradient at the sums of its first
+hidden layer, `kernel` (D, H) that layer's weights. Of a piecewise-linear tower it is `scale ∘ (left kernelᵀ)`: `scale`
+(B, 1) is the derivative of the loss by the logit, and `left` that of the logit. A product with a matrix (D, k) is then
+`scale ∘ (left (kernelᵀ matrix))`: with H below D that is less work, and the gradient itself, which is as large as the
+batch of embeddings, need not be written or read.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +19,7 @@ from gradalign.gradients.normalization import largest_entries
 from gradalign.gradients.replicas import sum_over_replicas
 from gradalign.gradients.reversal import reverse_gradient
 
-__all__ = ["Factors", "normalize_factors"]
+__all__ = ["Factors", "Note", "normalize_factors", "noted_product"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,33 @@ class Factors:
     def nonzero_rows(self) -> tf.Tensor:
         """Return booleans (B,), False where a row is zero throughout."""
         return tf.not_equal(self.scale[:, 0] * largest_entries(self.inner), 0)
+
+
+Note = Callable[[tf.Tensor, Factors], None]
+
+
+def noted_product(x: tf.Tensor, kernel: tf.Tensor, note: Note) -> tf.Tensor:
+    """Return `x @ kernel`, (B, D) times (D, H); `note` is called with each gradient at `x` and with its factors.
+
+    Example:
+        >>> x, noted = tf.ones([1, 2]), []
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = noted_product(x, tf.ones([2, 3]), lambda gradient, factors: noted.append(factors))
+        >>> tape.gradient(y, x).numpy().tolist(), noted[0].left.shape
+        ([[3.0, 3.0]], TensorShape([1, 3]))
+    """
+
+    @tf.custom_gradient
+    def product(x: tf.Tensor, kernel: tf.Tensor) -> Any:
+        def backward(left: tf.Tensor) -> list[tf.Tensor]:
+            gradient = tf.matmul(left, kernel, transpose_b=True)
+            note(gradient, Factors(tf.ones_like(left[:, :1]), left, kernel, gradient))
+            return [gradient, tf.matmul(x, left, transpose_a=True)]
+
+        return tf.matmul(x, kernel), backward
+
+    return product(x, kernel)
 
 
 def normalize_factors(factors: Factors, kept: tf.Tensor, method: str) -> Factors:

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.errors import UserError
-from gradalign.gradients.factors import Factors
+from gradalign.gradients.factors import Factors, Note
 from gradalign.gradients.sparse import gather_densely
 
 __all__ = ["TaskGradients", "TaskTape", "recording_tapes", "task_gradients"]
@@ -149,7 +149,7 @@ class TaskTape:
         return any(g is not None for g in found)
 
     @property
-    def note(self) -> Callable[[tf.Tensor, Factors], None] | None:
+    def note(self) -> Note | None:
         """What a layer calls with a gradient at a shared tensor and its factors; `None` where nobody asks for them."""
         return self._note if self._factored and self.rows is None else None
 

@@ -25,13 +25,12 @@ from typing import Any
 import tensorflow as tf
 
 from gradalign.errors import UserError
-from gradalign.gradients.factors import Factors
+from gradalign.gradients.factors import Factors, Note
 from gradalign.gradients.sparse import gather_densely
 
 __all__ = ["Part", "logit_with_gradient"]
 
 Dropout = Callable[[tf.Tensor], tf.Tensor]
-Note = Callable[[tf.Tensor, Factors], None]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gradalign.gradients.factors import Note, noted_product
 from gradalign.gradients.task_gradients import recording_tapes
 from gradalign.layers.piecewise_linear import Part, logit_with_gradient
 
@@ -109,14 +110,25 @@ class Tower(keras.layers.Layer):
         return self.output_activation(logit)
 
     def _logit(self, parts: list[Any], training: bool | None) -> Any:
-        x = parts[0] if len(parts) == 1 else keras.ops.concatenate(parts, axis=-1)
+        x: Any = None
         for i, layer in enumerate(self.hidden):
-            x = layer(x)
+            if i == 0 and (note := self._note(parts)) is not None:
+                x = layer.activation(_first_sums(parts, layer, note))
+            else:
+                x = layer(_joined(parts) if i == 0 else x)
             if self.slopes:
                 x = self.slopes[i](x)
             if self.dropouts:
                 x = self.dropouts[i](x, training=training)
-        return self.last(x)
+        return self.last(x if self.hidden else _joined(parts))
+
+    def _note(self, parts: list[Any]) -> Note | None:
+        """Return what is told the factors of the gradient at the parts, where somebody asks and they are all of it."""
+        tapes, first = recording_tapes(), self.hidden[0]
+        if len(tapes) != 1 or tapes[0].note is None or first.quantization_mode or first.lora_enabled:
+            return None
+        fits = all(part.shape.rank == 2 and part.dtype == first.kernel.dtype == self.compute_dtype for part in parts)
+        return tapes[0].note if fits else None
 
     def _fast_logit(self, parts: list[Part], training: bool | None) -> tf.Tensor:
         layers, tape = [*self.hidden, self.last], recording_tapes()[-1]
@@ -171,6 +183,17 @@ class Tower(keras.layers.Layer):
             "output_activation": keras.activations.serialize(self.output_activation),
             "fast": self.fast,
         }
+
+
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else keras.ops.concatenate(parts, axis=-1)
+
+
+def _first_sums(parts: list[tf.Tensor], layer: keras.layers.Dense, note: Note) -> tf.Tensor:
+    """Return what `layer`'s activation takes, with the factors told of the gradient at each part."""
+    kernels = tf.split(tf.convert_to_tensor(layer.kernel), [part.shape[-1] for part in parts], axis=0)
+    sums = [noted_product(part, kernel, note) for part, kernel in zip(parts, kernels, strict=True)]
+    return tf.nn.bias_add(tf.add_n(sums), tf.convert_to_tensor(layer.bias))
 
 
 def _name_of(activation: Any) -> str:

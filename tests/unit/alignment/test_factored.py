@@ -72,6 +72,8 @@ CASES = [
     ("eager", {"normalize": "l2", "activation": "prelu"}),
     ("jit", {"normalize": "l2"}),
     ("eager", {"normalize": "none", "private": 2}),
+    ("jit", {"normalize": "batch", "activation": "gelu", "private": 2}),
+    ("eager", {"normalize": "l2", "activation": "tanh"}),
     ("eager", {"normalize": "batch", "row_task": "which"}),
 ]
 
@@ -91,14 +93,14 @@ def test_the_step_on_factors_is_the_step_on_gradients(mode, settings):
     np.testing.assert_allclose(loss, wanted_loss, rtol=1e-12)
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
-    # The first kernel and the discriminator learn from it; the input does where a row's length is looked at.
+    # The first kernel and the discriminator learn from it; the input does not where a ReLU tower's directions are all.
     assert np.any(found[len(loop.inputs)]) and np.any(found[-2])
-    assert np.any(found[0]) == (settings["normalize"] != "l2")
+    straight = settings["normalize"] == "l2" and settings.get("activation") != "tanh"
+    assert np.any(found[0]) == (not straight)
 
 
 NOT_TAKEN = {
     "a first layer as wide as the input": {"units": (WIDTH, 3)},
-    "a tower that is not piecewise linear": {"activation": "gelu"},
     'reach="shared"': {"reach": "shared"},
     "a discriminator of the user's": {"discriminator": lambda: keras.layers.Dense(2)},
     "a part of the rows": {"fraction": 0.5},
@@ -126,7 +128,7 @@ def test_a_gradient_that_comes_from_elsewhere_too_has_no_factors():
 
 
 def test_a_model_trains_on_factors(monkeypatch):
-    """`fit`, whose steps take them, against towers that know none."""
+    """`fit`, whose steps take them, against one that looks at the gradients themselves."""
     fields = {"f": ga.layers.Categorical(20), "g": ga.layers.Categorical(20)}
     rng = np.random.default_rng(0)
     x = {name: rng.integers(20, size=8).astype("int32") for name in fields}
@@ -141,18 +143,18 @@ def test_a_model_trains_on_factors(monkeypatch):
             align(self, rows, update_metrics),
         )[1],
     )
-    for fast in (True, False):
+    for factored in (True, False):
+        if not factored:
+            monkeypatch.setattr(ga.AdversarialAlignment, "takes_factors", lambda self, factors: False)
         keras.utils.set_random_seed(0)
         base = ga.architectures.shared_private(
             fields, TASKS, shared_dim=4, private_dim=2, towers=(5,), activation="relu"
         )
-        for task in TASKS:
-            base.get_layer(f"tower_{task}").fast = fast
         model = ga.MultiTaskModel(base, "shared_embedding", ga.AdversarialAlignment(0.5, schedule=1.0))
         model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy")
         seen.clear()
         model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
-        assert seen[-1] is fast
+        assert seen[-1] is factored
         weights.append([v.numpy() for v in model.trainable_variables + model.alignment.trainable_variables])
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
