@@ -97,3 +97,22 @@ def test_reversed_once():
         )
     for forth, back in zip(tape.gradient(plain, parts), tape.gradient(turned, parts), strict=True):
         np.testing.assert_allclose(back, -0.5 * forth, rtol=1e-12)
+
+
+@pytest.mark.parametrize("factored", [True, False])
+def test_one_scale_over_two_replicas(mirrored_strategy, factored):
+    """ "batch" divides by what all replicas' rows say; value and gradients are those of the whole batch."""
+    scale, left, kernel = parts_of()
+    kept = tf.fill([6], True)
+    wanted = value_and_gradients([scale, left, kernel], kept, "batch", factored)
+
+    def step():
+        half = slice(0, 3) if tf.distribute.get_replica_context().replica_id_in_sync_group == 0 else slice(3, 6)
+        return value_and_gradients([scale[half], left[half], kernel], kept[half], "batch", factored)
+
+    product, of_scale, of_left, of_kernel = (
+        mirrored_strategy.experimental_local_results(value) for value in mirrored_strategy.run(step)
+    )
+    for halves, whole in zip((product, of_scale, of_left), wanted, strict=False):
+        np.testing.assert_allclose(np.concatenate(halves), whole, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(sum(of_kernel), wanted[3], rtol=1e-10, atol=1e-12)
