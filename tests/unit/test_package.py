@@ -12,6 +12,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import keras
 import pytest
 
 import gradalign
@@ -155,9 +156,10 @@ def test_keras_already_loaded_on_another_backend_is_refused(keras_home):
 @pytest.mark.slow
 def test_keras_already_loaded_on_tensorflow_is_taken_whatever_the_variable_says_since(tmp_path, keras_home):
     """And it loads a saved model; in the other order of imports, `test_multi_task_model_saving.py` does so."""
-    fields = {"a": gradalign.layers.Categorical(5)}
-    base = gradalign.architectures.shared_private(fields, ["t", "u"])
-    model = gradalign.MultiTaskModel(base, "shared_embedding", gradalign.AdversarialAlignment())
+    x = keras.Input((2,))
+    s = keras.layers.Dense(2, name="s")(x)
+    base = keras.Model(x, {task: keras.layers.Dense(1, "sigmoid", name=task)(s) for task in ("t", "u")})
+    model = gradalign.MultiTaskModel(base, "s", gradalign.AdversarialAlignment())
     model.compile("adam", loss="binary_crossentropy")
     path = tmp_path / "model.keras"
     model.save(path)

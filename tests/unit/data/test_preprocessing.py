@@ -1,7 +1,4 @@
 import json
-import pickle
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -309,23 +306,15 @@ def test_the_model_survives_a_keras_file(fitted, tmp_path):
         np.testing.assert_array_equal(loaded(raw)[name], values)
 
 
-def test_served_with_tensorflow_alone_it_scores_raw_columns_the_same(fitted, tmp_path):
+def test_served_it_scores_raw_columns_the_same(fitted, tmp_path):
+    """In a process with TensorFlow alone it does so too: `test_cli_scores.py`."""
     base = shared_private(fitted.fields, ["t", "s"], towers=(4,))
     inputs = {name: keras.Input(i.shape[1:], dtype=i.dtype, name=name) for name, i in fitted.model.input.items()}
     keras.Model(inputs, base(fitted.model(inputs))).export(tmp_path / "serving", verbose=False)
-    raw = {name: values.numpy() for name, values in fitted.raw(TRAIN).items()}
-    (tmp_path / "raw.pickle").write_bytes(pickle.dumps(raw))
-    program = (
-        "import pickle, sys, numpy as np, tensorflow as tf\n"
-        "raw = pickle.load(open(sys.argv[1] + '/raw.pickle', 'rb'))\n"
-        "serve = tf.saved_model.load(sys.argv[1] + '/serving').signatures['serving_default']\n"
-        "out = [serve(**{k: tf.constant(v[:n]) for k, v in raw.items()}) for n in (6, 1)]\n"
-        "assert 'gradalign' not in sys.modules\n"
-        "pickle.dump([{k: v.numpy() for k, v in o.items()} for o in out], open(sys.argv[1] + '/out.pickle', 'wb'))\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True)
-    whole, one = pickle.loads((tmp_path / "out.pickle").read_bytes())
+    serve = tf.saved_model.load(tmp_path / "serving").signatures["serving_default"]
+    raw = fitted.raw(TRAIN)
     want = base.predict(fitted.encode(TRAIN), verbose=0)
-    for task in ("t", "s"):
-        np.testing.assert_allclose(whole[task], want[task], atol=1e-6)
-        np.testing.assert_allclose(one[task], want[task][:1], atol=1e-6)
+    for rows in (6, 1):
+        found = serve(**{name: tf.constant(values[:rows]) for name, values in raw.items()})
+        for task in ("t", "s"):
+            np.testing.assert_allclose(found[task], want[task][:rows], atol=1e-6)
