@@ -50,8 +50,9 @@ def test_row_task_is_a_key_that_the_base_does_not_take(kind, of):
             {**x, "which": column},
             column,
         )
-    fit_once(model, {**x, "which": column}, y)
-    model.fit({**x, "which": column}, y, batch_size=8, verbose=0)
+    else:
+        fit_once(model, {**x, "which": column}, y)
+    model.fit({**x, "which": column}, y, batch_size=16, verbose=0)
     # Prediction and evaluation do without it, and leave it out.
     with_column = model.predict({**x, "which": column}, verbose=0)
     np.testing.assert_allclose(model.predict(x, verbose=0)["buy"], with_column["buy"], rtol=1e-6)

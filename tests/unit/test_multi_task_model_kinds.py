@@ -62,9 +62,7 @@ def test_the_whole_inner_model_is_shared():
     inner = keras.Model(inside, keras.layers.Dense(5, "gelu")(keras.layers.Dense(5, "tanh")(inside)), name="inner")
     x = keras.Input((WIDTH,), name="x")
     s = inner(x)
-    towers = {
-        task: keras.Sequential([keras.layers.Dense(4, "gelu"), keras.layers.Dense(1, "sigmoid")]) for task in TASKS
-    }
+    towers = {task: keras.layers.Dense(1, "sigmoid") for task in TASKS}
     base = keras.Model(x, {task: tower(s) for task, tower in towers.items()})
     x, y = data(16)
     model = compiled(aligned(base, shared=inner, weight=WEIGHT))
@@ -150,9 +148,9 @@ def test_sequential_with_heads():
 
 @pytest.mark.parametrize("kind", ["functional", "subclassed"])
 def test_alignment_of_weight_zero_changes_nothing_in_the_base(kind):
-    # The same dropout masks and moving statistics, step by step: one forward pass, with alignment or without.
+    # The same dropout masks and moving statistics to the last bit: one forward pass a step, with alignment or without.
     results = []
-    x, y = data(24, missing=0.2)
+    x, y = data(16, missing=0.2)
     # What `reach` leaves out lies above the shared tensor, in whatever kind of base.
     for alignment in (
         None,
@@ -162,10 +160,10 @@ def test_alignment_of_weight_zero_changes_nothing_in_the_base(kind):
         keras.utils.set_random_seed(1)
         base = functional(normalize=True, dropout=0.4) if kind == "functional" else Subclassed(dropout=0.4)
         model = ga.MultiTaskModel(base, "encoder", alignment)
-        model.compile(keras.optimizers.Adam(0.01), loss="binary_crossentropy", run_eagerly=True)
+        model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy", run_eagerly=True)
         model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
         results.append({f"{v.path} {i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(base.variables)})
-    assert_same(*results, rtol=1e-6, atol=1e-7)
+    assert_same(*results, rtol=0, atol=0)
 
 
 def test_the_base_is_called_once_a_step():
@@ -183,17 +181,17 @@ def test_the_base_is_called_once_a_step():
         {"x": x}, {t: keras.layers.Dense(1, "sigmoid", name=t)(keras.layers.Dense(4, "gelu")(s)) for t in TASKS}
     )
     model = compiled(aligned(base))
-    x, y = data(24)
-    model.fit(x, y, batch_size=8, verbose=0)
+    x, y = data(16)
+    model.fit(x, y, batch_size=16, verbose=0)
     calls.clear()
     model.fit(x, y, batch_size=8, verbose=0)
-    assert calls == [(8, WIDTH)] * 3
+    assert calls == [(8, WIDTH)] * 2
 
 
 def test_a_warm_start_keeps_the_outputs():
     x, y = data(24)
     base = functional(normalize=True, dropout=0.3)
-    base.compile("adam", loss=dict.fromkeys(TASKS, "binary_crossentropy"), run_eagerly=True)
+    base.compile("sgd", loss=dict.fromkeys(TASKS, "binary_crossentropy"), run_eagerly=True)
     base.fit(x, y, epochs=2, verbose=0)
     expected = {task: p.numpy() for task, p in base(x).items()}
     state = [keras.ops.convert_to_numpy(v) for v in base.variables]
@@ -224,7 +222,7 @@ def test_compiling_again_starts_new_optimizers():
     x, y = data(16)
     model = aligned(functional())
     for rate in (0.1, 0.01):
-        model.compile(keras.optimizers.Adam(rate), loss="binary_crossentropy", run_eagerly=True)
+        model.compile(keras.optimizers.SGD(rate), loss="binary_crossentropy", run_eagerly=True)
         model.fit(x, y, verbose=0)
         assert int(model.optimizer.iterations) == 1
         assert float(model.discriminator_optimizer.learning_rate) == pytest.approx(10 * rate)

@@ -149,7 +149,7 @@ def test_decay_and_clipping_of_touched_rows(floatx64):
 def test_round_trip_and_state(kind, tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(ROWS, WIDTH), keras.layers.Flatten()])
     model.add(keras.layers.Dense(1))
-    model.compile(KINDS[kind](weight_decay=0.01, clipnorm=2.0), "mse")
+    model.compile(KINDS[kind](weight_decay=0.01, clipnorm=2.0), "mse", run_eagerly=True)
     ids, y = np.array([[0, 1], [1, 2]]), np.array([[0.0], [1.0]])
     model.fit(ids, y, verbose=0)
     model.save(tmp_path / "model.keras")
