@@ -18,6 +18,8 @@ import tensorflow as tf
 
 from gradalign.alignment.base import Alignment
 from gradalign.alignment.optimizer import discriminator_optimizer_like
+from gradalign.dense_cut import dense_obstacle
+from gradalign.dense_part import DensePart, chosen_mode
 from gradalign.diagnostics.first_batch import checked_on_first_batch
 from gradalign.errors import GradAlignWarning, UserError
 from gradalign.gradients._keras_compat import functional_inputs, functional_outputs, seed_states
@@ -94,6 +96,7 @@ class MultiTaskModel(MultiTaskSteps):
         self.discriminator_optimizer: Any = None
         # Held apart from Keras' search for layers and metrics: what is in here belongs to the base or is not saved.
         self._held = SimpleNamespace(tasks=[], layers={}, losses={}, compile={}, inputs=None, predictions={})
+        self._held.dense = None
         self._held.layers = {} if shared is None else self._shared_layers(base, shared)
         self._is_ready = False
         self._evaluating = False
@@ -198,7 +201,9 @@ class MultiTaskModel(MultiTaskSteps):
             weighted_metrics: `{task: metrics}`, over labelled rows with their sample weight.
             run_eagerly: run the steps as plain Python.
             steps_per_execution: steps of one call of the compiled function.
-            jit_compile: compile the steps with XLA; `"auto"` where Keras thinks it fits.
+            jit_compile: compile the steps with XLA; `"dense"` compiles a training step but for the tables, whose
+                gradients stay sparse. `"auto"`: nothing on CPUs; else `"dense"` for a base that can be cut at tables,
+                see `gradalign.dense_part`, and Keras' choice for others.
             auto_scale_loss: scale the loss where the base computes in float16.
             discriminator_optimizer: of the alignment's own weights; default the kind of `optimizer` at ten times its
                 learning rate.
@@ -213,13 +218,16 @@ class MultiTaskModel(MultiTaskSteps):
         optimizer = keras.optimizers.get(optimizer)
         if discriminator_optimizer is not None:
             discriminator_optimizer = keras.optimizers.get(discriminator_optimizer)
-        check_optimizers(optimizer, discriminator_optimizer, self.distribute_strategy.num_replicas_in_sync)
-        check_compiled(jit_compile, run_eagerly, self.base)
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        check_optimizers(optimizer, discriminator_optimizer, replicas)
+        mode = chosen_mode(jit_compile, dense_obstacle(self.base, run_eagerly=run_eagerly, replicas=replicas))
+        check_compiled(mode, run_eagerly, self.base)
+        self._held.dense = DensePart(self.base) if mode == "dense" else None
         super().compile(
             optimizer=optimizer,
             run_eagerly=run_eagerly,
             steps_per_execution=steps_per_execution,
-            jit_compile=jit_compile,
+            jit_compile=False if mode == "dense" else mode,
             auto_scale_loss=auto_scale_loss,
         )
         self._held.compile = {

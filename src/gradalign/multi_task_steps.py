@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from gradalign.gradients.replicas import replica_count, sum_on_first_replica
 from gradalign.gradients.sparse import sum_repeated_rows
 from gradalign.gradients.task_gradients import TaskGradients, TaskTape
 from gradalign.gradients.updates import apply_if, needs_whole_gradients
-from gradalign.tasks import Forward, TaskLogs, own_inputs, predictions_by_task, specs_of
+from gradalign.tasks import Batch, Forward, TaskLogs, own_inputs, predictions_by_task, specs_of
 
 __all__ = ["MultiTaskSteps"]
 
@@ -57,6 +58,11 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         return self.base(inputs, training=training)
 
     @property
+    def uses_xla(self) -> bool:
+        """Whether XLA compiles the training step or its dense part."""
+        return bool(self.jit_compile or self._held.dense is not None)
+
+    @property
     def _row_task(self) -> str | None:
         return None if self.alignment is None else self.alignment.row_task
 
@@ -72,17 +78,27 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             shift: added to the shared tensors, for finite differences.
             sampled: take task gradients at the rows that the alignment draws.
         """
+        batch = self._read(data, aligned=aligned)
+        return self._forward(self.base, batch, training=training, aligned=aligned, shift=shift, sampled=sampled)
+
+    def _read(self, data: Any, *, aligned: bool) -> Batch:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         inputs, row_task = own_inputs(self.base, x, self._row_task, needed=aligned)
         self.make_ready(specs_of(inputs))
-        assert self._logs is not None
+        return Batch(inputs, y, sample_weight, row_task if aligned else None)
+
+    def _forward(
+        self, base: Any, batch: Batch, *, training: bool, aligned: bool, shift: Any = None, sampled: bool = False
+    ) -> Forward:
+        """Do what `forward` does with a batch that was read; `base` maps its inputs to the base's outputs."""
         result = Forward()
-        result.row_task = row_task if aligned else None
+        result.row_task = batch.row_task
         if not aligned:
-            self._run(result, inputs, y, sample_weight, training)
+            self._run(result, base, batch, training)
             return result
         assert self.alignment is not None
-        result.tape = TaskTape(limit_reach=self.alignment.reach == "shared")
+        # A check differentiates the gradients themselves, so it has to have them as they are.
+        result.tape = TaskTape(limit_reach=self.alignment.reach == "shared", factored=sampled)
         shifts = iter(shift or [])
 
         def watch(shared: tf.Tensor) -> tf.Tensor:
@@ -92,13 +108,13 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             return result.tape.watch(shared + next(shifts) if shift else shared)
 
         with result.tape, record_outputs(self._held.layers, watch) as recorded:
-            self._run(result, inputs, y, sample_weight, training)
+            self._run(result, base, batch, training)
         result.shared = [tensor for of_layer in recorded.values() for tensor in of_layer]
         return result
 
-    def _run(self, result: Forward, inputs: Any, y: Any, sample_weight: Any, training: bool) -> None:
-        predictions = predictions_by_task(self.base, self.base(inputs, training=training))
-        result.add_losses(self._held.losses, predictions, y, sample_weight, self.tasks)
+    def _run(self, result: Forward, base: Any, batch: Batch, training: bool) -> None:
+        predictions = predictions_by_task(self.base, base(batch.inputs, training=training))
+        result.add_losses(self._held.losses, predictions, batch.y, batch.sample_weight, self.tasks)
 
     def task_gradients_of(self, forward: Forward) -> TaskGradients:
         """Return `{task: [gradient at each shared tensor]}` of a forward pass that was run with `aligned=True`."""
@@ -126,8 +142,25 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
 
     def _gradients(self, data: Any, variables: list[Any], *, aligned: bool) -> list[Any]:
         """Return the gradients of one batch, on the loss scale, and add it to the logs."""
+        batch = self._read(data, aligned=aligned)
+        if self._held.dense is None:
+            gradients = self._gradients_through(self.base, batch, variables, aligned=aligned)
+        else:
+            gradients = self._held.dense.gradients(self._gradients_through, batch, variables, aligned=aligned)
+        optimizers = [self.optimizer, *([] if self.alignment is None else [self.discriminator_optimizer])]
+        gradients = sum_on_first_replica(gradients, dense=any(map(needs_whole_gradients, optimizers)))
+        if self.alignment is not None:
+            # Equal to PyTorch with every optimizer. Without an alignment the numbers stay those of stock Keras.
+            gradients = [sum_repeated_rows(g) for g in gradients]
+        return gradients
+
+    def _gradients_through(
+        self, base: Any, batch: Batch, variables: list[Any], *, aligned: bool, tensors: Sequence[tf.Tensor] = ()
+    ) -> list[Any]:
+        """Return the gradients of `variables`, then of `tensors` that `base` takes, and add the batch to the logs."""
         with tf.GradientTape() as tape:
-            forward = self.forward(data, training=True, aligned=aligned, sampled=True)
+            tape.watch(tensors)
+            forward = self._forward(base, batch, training=True, aligned=aligned, sampled=True)
             assert self._logs is not None
             total = self._total_loss(forward)
             if aligned:
@@ -139,12 +172,7 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
                 del of_tasks
                 total += tf.cast(alignment_loss, total.dtype)
             scaled = self.optimizer.scale_loss(total)
-        optimizers = [self.optimizer, *([] if self.alignment is None else [self.discriminator_optimizer])]
-        whole = any(map(needs_whole_gradients, optimizers))
-        gradients = sum_on_first_replica(tape.gradient(scaled, variables), dense=whole)
-        if self.alignment is not None:
-            # Equal to PyTorch with every optimizer. Without an alignment the numbers stay those of stock Keras.
-            gradients = [sum_repeated_rows(g) for g in gradients]
+        gradients: list[Any] = tape.gradient(scaled, [*variables, *tensors])
         del tape
         forward.tape = None
         self._log_losses(forward, total)

@@ -141,7 +141,7 @@ def layers_on_the_path(model: Any) -> list[PathLayer]:
     """
     inputs = specs_from_config(model.get_build_config()["inputs"])
     found = layers_without_second_order(
-        model.base, model.shared, inputs, list(model.alignment.aligned_tasks), compiled=bool(model.jit_compile)
+        model.base, model.shared, inputs, list(model.alignment.aligned_tasks), compiled=model.uses_xla
     )
     if stopping := [layer for layer in found if layer.raises]:
         raise UserError(" ".join(path_sentences(stopping)))

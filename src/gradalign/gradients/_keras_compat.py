@@ -7,24 +7,28 @@ Each was tried on Keras 3.10 and 3.15; beside it, why the public API does not do
 - `Layer._flatten_layers`: `Model.layers` misses layers kept in attributes of plain layers.
 - `Layer._seed_generators`: Keras saves a model without the state of its random numbers.
 - `backend.get_keras_mask`, `set_keras_mask`: a copied tensor has to keep its mask.
+- `Functional._nodes_by_depth`, `operation_fn`: the calls of a functional model, to run a part of them; a model of
+  intermediate tensors (`keras.Model`) leaves a second call at every layer, after which `layer.output` fails.
 - `Functional`, its `_inputs_struct`, `_outputs_struct`: names and order of inputs and outputs; `Model.input` fails once
   a model is used twice.
 - `Functional._run_through_graph`: a functional model again, with other layers, from the same inputs; `clone_model`
   makes inputs anew and loses that they are sparse, ragged or optional.
 - `Layer._tracker`: a layer that is built refuses another in an attribute's place.
 - `Layer._trainable_variables`, `_non_trainable_variables`: what `build` made, whatever is frozen now.
+- `model_supports_jit`: under deterministic operations, which TensorFlow tells nobody of, Keras leaves XLA out.
 - `compile_utils.get_loss`, `get_metric`: how `compile` reads `"accuracy"`, `"ce"`, functions and objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 from keras.src.backend import get_keras_mask, set_keras_mask
-from keras.src.models.functional import Functional
+from keras.src.models.functional import Functional, operation_fn
 from keras.src.trainers import compile_utils
+from keras.src.trainers.trainer import model_supports_jit
 
 __all__ = [
     "build_sharing",
@@ -32,12 +36,18 @@ __all__ = [
     "copy_mask",
     "functional_inputs",
     "functional_outputs",
+    "graph_nodes",
     "has_mask",
+    "is_plain_functional",
     "loss_from",
+    "mask_of",
     "metric_from",
     "rebuild",
     "replace_child",
+    "run_nodes",
+    "runs_xla",
     "seed_states",
+    "set_mask",
 ]
 
 
@@ -51,14 +61,23 @@ def children(layer: Any) -> list[Any]:
 
 def copy_mask(source: Any, target: Any) -> None:
     """Give `target` the Keras mask that `source` carries, if it carries one."""
-    mask = get_keras_mask(source)
-    if mask is not None:
-        set_keras_mask(target, mask)
+    set_mask(target, mask_of(source))
 
 
 def has_mask(tensor: Any) -> bool:
     """Tell whether `tensor` carries a Keras mask."""
-    return get_keras_mask(tensor) is not None
+    return mask_of(tensor) is not None
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the Keras mask that `tensor` carries, or `None`."""
+    return get_keras_mask(tensor)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Give `tensor` the Keras mask `mask`; `None` leaves it as it is."""
+    if mask is not None:
+        set_keras_mask(tensor, mask)
 
 
 def loss_from(identifier: Any, y_true: Any, y_pred: Any) -> Any:
@@ -81,6 +100,39 @@ def functional_inputs(model: Any) -> Any:
 def functional_outputs(model: Any) -> Any:
     """Return the structure of symbolic outputs of a functional model; `None` for any other."""
     return model._outputs_struct if isinstance(model, Functional) else None
+
+
+def is_plain_functional(model: Any) -> bool:
+    """Tell whether the call of `model` is that of Keras' functional models: its nodes are all that it does."""
+    return isinstance(model, Functional) and type(model).call is Functional.call
+
+
+def graph_nodes(model: Any) -> list[Any]:
+    """Return the calls of layers and operations in a functional model, in the order in which it makes them.
+
+    Each has `operation`, and the symbolic `input_tensors` and `outputs`.
+    """
+    depths = sorted(model._nodes_by_depth, reverse=True)
+    return [node for depth in depths for node in model._nodes_by_depth[depth] if node.operation and not node.is_input]
+
+
+def run_nodes(nodes: Iterable[Any], tensors: dict[int, Any], training: bool | None) -> None:
+    """Make the calls `nodes` as their functional model does.
+
+    Args:
+        nodes: in order, some of those that `graph_nodes` returns.
+        tensors: `{id of a symbolic tensor: tensor}`, which the outputs are added to.
+        training: for the layers that take it.
+    """
+    for node in nodes:
+        args, kwargs = node.arguments.fill_in(tensors)
+        outputs = operation_fn(node.operation, training=training)(*args, **kwargs)
+        tensors.update(zip(map(id, node.outputs), keras.tree.flatten(outputs), strict=True))
+
+
+def runs_xla() -> bool:
+    """Tell whether Keras would choose XLA here, for layers that XLA compiles."""
+    return bool(model_supports_jit(keras.Sequential(name="none")))
 
 
 def seed_states(layer: Any) -> list[Any]:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from gradalign.errors import UserError, nearest
 from gradalign.gradients._keras_compat import children, copy_mask
 
-__all__ = ["find_layers", "layer_paths", "record_outputs"]
+__all__ = ["find_layers", "layer_paths", "record_outputs", "recorded"]
 
 
 def layer_paths(model: keras.Model) -> dict[str, Any]:
@@ -174,11 +174,7 @@ def _hook(layer: Any) -> None:
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            outputs = original(*args, **kwargs)
-            for recording in reversed(_recordings()):
-                if id(layer) in recording.layers:
-                    return recording.take(layer, outputs)
-            return outputs
+            return recorded(layer, original(*args, **kwargs))
 
         # Past Keras' own attribute tracking, which would take the function for part of the layer's state.
         call.replaced = vars(layer).get("call")  # type: ignore[attr-defined]
@@ -196,6 +192,17 @@ def _unhook(layer: Any) -> None:
             object.__delattr__(layer, "call")
         else:
             object.__setattr__(layer, "call", replaced)
+
+
+def recorded(layer: Any, outputs: Any) -> Any:
+    """Return `outputs` of `layer` as the pass that is recorded goes on with them; others as they are.
+
+    For a layer that ran before the pass, whose outputs enter it.
+    """
+    for recording in reversed(_recordings()):
+        if id(layer) in recording.layers:
+            return recording.take(layer, outputs)
+    return outputs
 
 
 @contextmanager

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from gradalign.errors import UserError, nearest
 from gradalign.gradients._keras_compat import functional_inputs
 
-__all__ = ["check_base", "own_inputs", "predictions_by_task"]
+__all__ = ["Batch", "check_base", "own_inputs", "predictions_by_task"]
+
+
+class Batch(NamedTuple):
+    """A batch as the step takes it: inputs of the base, labels, weights, and the input that names each row's task."""
+
+    inputs: Any
+    y: Any
+    sample_weight: Any
+    row_task: Any
 
 
 def check_base(base: Any) -> None:

@@ -216,7 +216,7 @@ class TrainingConfig(_Section):
     epochs: int = Field(5, ge=1, description="a whole number, 1 or more")
     learning_rate: float = Field(0.001, gt=0, description="a number above 0")
     seed: int = Field(0, ge=0, lt=2**31, description="a whole number, 0 or more")
-    jit_compile: bool | Literal["auto"] = Field("auto", description='true, false or "auto"')
+    jit_compile: bool | Literal["auto", "dense"] = Field("auto", description='true, false, "auto" or "dense"')
 
 
 class Config(_Section):
