@@ -104,10 +104,12 @@ def fresh_keras() -> Iterator[None]:
 
     # Names such as "dense_1" count up over a process, and a random layer made before would share its seed generator.
     # Clearing would also drop TensorFlow's kernels (eagerly only, hence the patch), and so would its seed: each
-    # kernel costs a millisecond to make, and most tests use hundreds. Keras draws its seeds from Python's generator.
+    # kernel costs a millisecond to make, and most tests use hundreds. So the seed is set where a test has changed it.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf, "executing_eagerly", lambda: False)
         keras.utils.clear_session(free_memory=False)
+    if tf.compat.v1.get_seed(0)[0] != 0:
+        tf.random.set_seed(0)
     random.seed(0)
     yield
     tf.config.run_functions_eagerly(False)

@@ -250,8 +250,9 @@ class Alignment(keras.layers.Layer):
             )
         masks = None if masks is None else {task: tf.cast(mask, tf.bool) for task, mask in masks.items()}
         row_task = None if row_task is None else tf.convert_to_tensor(row_task)
-        if rows is None and (rows := self.sampled_rows(tf.shape(first[0])[0])) is not None:
-            flat = gather_rows(flat, rows) or {}
+        if rows is None:
+            rows = self.sampled_rows(tf.shape(first[0])[0])
+            flat = flat if rows is None else gather_rows(flat, rows) or {}
         factors = None
         if rows is not None:
             masks = gather_rows(masks, rows)
@@ -275,9 +276,8 @@ class Alignment(keras.layers.Layer):
         """Return the alignment loss of gradients that `__call__` has checked."""
         rows = self.rows(grads, masks, row_task, factors)
         loss = self.align(rows, update_metrics)
-        if (
-            due := self.is_due
-        ) is not True:  # MultiTaskModel leaves the whole step out; an own loop calls all the same.
+        due = self.is_due
+        if due is not True:  # MultiTaskModel leaves the whole step out; an own loop calls all the same.
             loss = tf.where(due, loss, tf.zeros_like(loss))
         # XLA drops assertions; a loss that is not a number still tells of a row_task out of range.
         return loss if rows.valid is None else tf.where(rows.valid, loss, tf.constant(float("nan"), loss.dtype))

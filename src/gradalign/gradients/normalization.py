@@ -125,7 +125,8 @@ def _by_batch(rows: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
     def normalized(rows: tf.Tensor) -> Any:
         # One scale for all rows: what is too small for it to be squared is too small to count in the mean.
         largest = tf.reduce_max(_largest_of_kept(rows, kept))
-        largest = tf.where(tf.equal(largest, 0), tf.ones_like(largest), largest)
+        # Not above 0: every row is zero, or a replica has none at all. NaN stays.
+        largest = tf.where(largest <= 0, tf.ones_like(largest), largest)
         scaled = tf.math.divide_no_nan(rows, tf.where(kept, largest, tf.zeros_like(largest))[..., None])
         # One number a row, so float64 costs nothing here.
         squared = tf.reduce_sum(tf.cast(tf.reduce_sum(tf.square(scaled), axis=-1), tf.float64))
