@@ -65,12 +65,17 @@ def shuffled_batches(
             if shuffle_buffer is None or shuffle_buffer < 1:
                 raise ValueError(f"Rows in a file need a `shuffle_buffer` of 1 or more, received {shuffle_buffer!r}.")
             one_epoch = _streamed(rows, batch_size, seed, shuffle_buffer)
-        records = tf.data.Dataset.range(first_epoch, epochs).flat_map(one_epoch)
+        records = tf.data.Dataset.range(first_epoch, epochs).flat_map(_as_written(one_epoch))
         return _unpacked(records, rows)
 
 
+# AutoGraph would read and write anew each function of a data set, a second of each training, and there is no Python
+# condition or loop in them to rewrite.
+_as_written = tf.autograph.experimental.do_not_convert
+
+
 def _unpacked(records: tf.data.Dataset, rows: EncodedRows) -> tf.data.Dataset:
-    data = records.map(rows.layout.unpack_batch, num_parallel_calls=2, deterministic=True).prefetch(4)
+    data = records.map(_as_written(rows.layout.unpack_batch), num_parallel_calls=2, deterministic=True).prefetch(4)
     options = tf.data.Options()
     # There is nothing to tune, and letting go of an iterator waits until its tuner wakes: after a long epoch, seconds.
     options.autotune.enabled = False
@@ -138,6 +143,7 @@ def batches(rows: EncodedRows, batch_size: int) -> tf.data.Dataset:
             records = tf.data.Dataset.from_tensors(rows.records).rebatch(batch_size)
         else:
             numbers = tf.data.Dataset.range(steps_per_epoch(len(rows), _READ))
-            blocks = numbers.flat_map(lambda i: _block(rows, i, _READ)).map(lambda block: _records(block, rows))
+            blocks = numbers.flat_map(_as_written(lambda i: _block(rows, i, _READ)))
+            blocks = blocks.map(_as_written(lambda block: _records(block, rows)))
             records = blocks.rebatch(batch_size)
         return _unpacked(records, rows)
