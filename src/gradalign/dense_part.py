@@ -91,9 +91,9 @@ class DensePart:
         if aligned not in self.compiled:
             self.compiled[aligned] = self._compile(through, variables, aligned)
         found = self.compiled[aligned](batch._replace(inputs=tensors, row_task=row_task), [*map(mask_of, tensors)])
-        looked_up = zip(self._looked_up(tensors), found[len(variables) :], strict=True)
-        targets, upstream = zip(*[(t, g) for t, g in looked_up if g is not None], strict=True)
-        of_tables = tape.gradient(list(targets), variables, output_gradients=list(upstream))
+        looked_up = list(zip(self._looked_up(tensors), found[len(variables) :], strict=True))
+        targets = [tensor for tensor, g in looked_up if g is not None]
+        of_tables = tape.gradient(targets, variables, output_gradients=[g for _, g in looked_up if g is not None])
         return [_sum(*both) for both in zip(found[: len(variables)], of_tables, strict=True)]
 
     def _compile(self, through: Callable[..., list[Any]], variables: list[Any], aligned: bool) -> Any:
