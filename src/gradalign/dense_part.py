@@ -1,6 +1,6 @@
 """XLA for the dense part of a step: the base is cut at its tables, whose lookups and updates stay outside.
 
-XLA knows neither text nor ragged ids, reads row 0 for an id outside of a table, and pads what a row-wise optimizer sums.
+XLA knows neither text nor ragged ids, reads row 0 for an id outside of a table, and pads what row-wise optimizers sum.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["DensePart", "chosen_mode"]
 def chosen_mode(jit_compile: Any, obstacle: str | None, devices: Iterable[str] | None = None) -> Any:
     """Return what is compiled: `"dense"`, or what Keras takes as `jit_compile`.
 
-    `"auto"` compiles nothing where there is no accelerator: on a CPU the compiled step takes longer. Where there is one,
-    it is `"dense"` if the base can be cut at its tables, and Keras' choice if not.
+    `"auto"` compiles nothing where there is no accelerator: on a CPU the compiled step takes longer. Where there is
+    one, it is `"dense"` if the base can be cut at its tables, and Keras' choice if not.
 
     Args:
         jit_compile: what `MultiTaskModel.compile` was given.
