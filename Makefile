@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN ?= runs/census-income
 BENCH ?= runs/bench
-WORKERS ?= 2
+# One more than two cores: a worker waits now and then, for a process of its own or for a disk.
+WORKERS ?= 3
 
 BIN := $(VENV)/bin
 # Younger than pyproject.toml once everything it asks for is installed, so that a second `make` installs nothing.
