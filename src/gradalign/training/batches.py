@@ -146,4 +146,6 @@ def batches(rows: EncodedRows, batch_size: int) -> tf.data.Dataset:
             blocks = numbers.flat_map(_as_written(lambda i: _block(rows, i, _READ)))
             blocks = blocks.map(_as_written(lambda block: _records(block, rows)))
             records = blocks.rebatch(batch_size)
-        return _unpacked(records, rows)
+        # Keras warns at the end of data that did not tell how many batches it has.
+        count = tf.data.experimental.assert_cardinality(steps_per_epoch(len(rows), batch_size))
+        return _unpacked(records, rows).apply(count)

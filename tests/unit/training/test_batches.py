@@ -103,6 +103,11 @@ def test_validation_keeps_its_order(rows, monkeypatch):
     np.testing.assert_array_equal(np.concatenate(parts), np.arange(ROWS))
 
 
+def test_validation_tells_how_many_batches_it_has(rows):
+    """Keras warns of an end that it was not told of."""
+    assert int(batches(rows, SIZE).cardinality()) == len(list(batches(rows, SIZE))) == steps_per_epoch(ROWS, SIZE)
+
+
 def test_nothing_waits_for_a_tuner_at_the_end_of_an_epoch(rows):
     for data in (shuffled_batches(rows, SIZE, 0, 0, 1, BUFFER), batches(rows, SIZE)):
         assert data.options().autotune.enabled is False
