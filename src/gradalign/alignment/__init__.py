@@ -9,6 +9,20 @@ True
 from gradalign.alignment.adversarial import AdversarialAlignment
 from gradalign.alignment.base import Alignment
 from gradalign.alignment.discriminators import mlp_discriminator
+from gradalign.alignment.objectives import Confusion, LeastSquares, NonSaturating, Objective, Reversal, Wasserstein
 from gradalign.alignment.rows import TaskRows
+from gradalign.alignment.spectral import SpectralDense
 
-__all__ = ["AdversarialAlignment", "Alignment", "TaskRows", "mlp_discriminator"]
+__all__ = [
+    "AdversarialAlignment",
+    "Alignment",
+    "Confusion",
+    "LeastSquares",
+    "NonSaturating",
+    "Objective",
+    "Reversal",
+    "SpectralDense",
+    "TaskRows",
+    "Wasserstein",
+    "mlp_discriminator",
+]

@@ -5,6 +5,9 @@ Maninis, Radosavovic, Kokkinos, "Attentive Single-Tasking of Multiple Tasks", CV
 
     A = mean over tasks t of  mean over rows i of t of  CE(D(R_a(N(g_ti))), t),     a = weight × schedule(progress)
 
+That is `objective="reversal"`; `gradalign.alignment.objectives` has others, in which the model minimises a loss of its
+own: the value stays the discriminator's loss, and the model gets `a` times the gradient of its own one.
+
 Deviations from ASTMT's official code: rows weigh the same whatever the batch size (gradients of the sum, no epsilon),
 every task weighs the same whatever its number of labels, the weight sits in the reversal so that the discriminator
 descends its own loss at full strength, and the schedule moves every step instead of every epoch.
@@ -12,20 +15,24 @@ descends its own loss at full strength, and the schedule moves every step instea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from gradalign.alignment.accuracy import BalancedAccuracy
+from gradalign.alignment.arguments import is_count, share_below_one, true_or_false
 from gradalign.alignment.base import Alignment
 from gradalign.alignment.discriminators import in_full_precision, mlp_discriminator
+from gradalign.alignment.objectives import objective_named
 from gradalign.alignment.rows import TaskRows
+from gradalign.alignment.spectral import SpectralDense
 from gradalign.errors import UserError
 from gradalign.gradients.factors import Factors
 from gradalign.gradients.normalization import at_least_float32
-from gradalign.gradients.replicas import sum_over_replicas
-from gradalign.gradients.reversal import reverse_gradient
+from gradalign.gradients.reversal import reverse_gradient, with_gradient_of
 
 __all__ = ["AdversarialAlignment", "BalancedAccuracy"]
 
@@ -56,6 +63,20 @@ class AdversarialAlignment(Alignment):
         every: the alignment takes part in every so-manieth step, with that many times the strength, so the expected
             gradient of the model stays. The discriminator then learns that many times less often. In an epoch without
             such a step, alignment loss and accuracy read 0.
+        objective: `"reversal"`, `"non_saturating"`, `"confusion"`, `"least_squares"`, `"wasserstein"`, or an
+            `Objective`. All but `"reversal"` run the discriminator twice.
+        sign_free: turn each row so that it points the way of `dz/ds` of a task with one logit z, whatever its label:
+            `q sign(dl/dz)`. Else its sign is the label's, which names the task where base rates differ. Its length
+            still tells how much the label surprised, but for `normalize="l2"`. Rows of a task with several logits stay
+            as they are: their labels lie in a direction that no sign undoes.
+        balance_labels: positive and negative rows of a task weigh the same in loss and accuracy, so that base rates
+            give nothing away. Both need `positives` when called; `MultiTaskModel` passes them.
+        label_smoothing: share of each target that is spread evenly over all tasks, 0 up to, but without, 1 (Szegedy et
+            al., "Rethinking the Inception Architecture", CVPR 2016, section 7); in the discriminator's loss.
+        spectral_norm: divide each kernel of the default discriminator by its largest singular value, see
+            `gradalign.alignment.spectral`.
+        discriminator_steps: updates of the discriminator for each of the model's, on the same gradients, stopped.
+            `MultiTaskModel` runs them; in a loop of your own you do, on `discriminator_loss`.
 
     Raises:
         UserError: for a wrong argument, and when called, for gradients that do not fit it.
@@ -85,6 +106,12 @@ class AdversarialAlignment(Alignment):
         per: str = "row",
         fraction: float = 1.0,
         every: int = 1,
+        objective: Any = "reversal",
+        sign_free: bool = False,
+        balance_labels: bool = False,
+        label_smoothing: float = 0.0,
+        spectral_norm: bool = False,
+        discriminator_steps: int = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -98,12 +125,31 @@ class AdversarialAlignment(Alignment):
             per=per,
             fraction=fraction,
             every=every,
+            sign_free=sign_free,
+            balance_labels=balance_labels,
             **kwargs,
         )
         if discriminator is not None and not isinstance(discriminator, keras.layers.Layer):
             raise UserError(
                 f"The discriminator is a Keras model or layer that returns logits; received {discriminator!r}."
             )
+        self.objective = objective
+        self._objective = objective_named(objective)
+        self.label_smoothing = share_below_one("label_smoothing", label_smoothing)
+        if self.label_smoothing and not self._objective.takes_targets:
+            raise UserError(
+                f"label_smoothing is of the targets of the discriminator's loss, and objective={objective!r} has none; "
+                f"leave it at 0. Received {label_smoothing!r}."
+            )
+        self.spectral_norm = true_or_false("spectral_norm", spectral_norm)
+        if spectral_norm and discriminator is not None:
+            raise UserError(
+                "spectral_norm=True is of the default discriminator; build yours of "
+                "gradalign.alignment.spectral.SpectralDense layers instead."
+            )
+        if not is_count(discriminator_steps):
+            raise UserError(f"discriminator_steps is a whole number, 1 or more; received {discriminator_steps!r}.")
+        self.discriminator_steps = int(discriminator_steps)
         self.given_discriminator = discriminator is not None
         self.discriminator: Any = discriminator
         self.accuracy: BalancedAccuracy | None = None
@@ -112,7 +158,7 @@ class AdversarialAlignment(Alignment):
         """Make the discriminator, or check that the given one returns a logit for each task."""
         tasks = len(self.aligned_tasks)
         if self.discriminator is None:
-            self.discriminator = mlp_discriminator(width, tasks, dtype=dtype)
+            self.discriminator = mlp_discriminator(width, tasks, dtype=dtype, spectral_norm=self.spectral_norm)
         else:
             in_full_precision(self.discriminator)
             # Built up front: a discriminator first met inside a training step would be saved without its weights.
@@ -124,45 +170,104 @@ class AdversarialAlignment(Alignment):
                     f"The discriminator returns shape {shape} for gradients {(None, *row)}; it has to return logits "
                     f"{(None, *row[:-1], tasks)}, one for each of {', '.join(self.aligned_tasks)}."
                 )
-        self.accuracy = BalancedAccuracy(tasks, name="discriminator_accuracy")
+        self.accuracy = BalancedAccuracy(tasks, by_label=self.balance_labels)
 
     def _positions(self) -> list[int | None]:
         """The axes between batch and channels that the discriminator sees; none with `per="row"`."""
         assert self._build_arguments is not None
         return list(self._build_arguments["shared_shapes"][0][1:-1]) if self.per == "position" else []
 
+    @property
+    def updates_ahead(self) -> int:
+        """Updates of the discriminator before the step that updates both sides."""
+        return self.discriminator_steps - 1
+
     def align(self, rows: TaskRows, update_metrics: bool) -> tf.Tensor:
-        """Return the mean over tasks of the discriminator's mean cross-entropy over the task's rows."""
+        """Return the discriminator's loss; the model gets its own side's gradient, times the strength."""
+        if self._objective.reverses:
+            scores = self._scores(rows.mapped(lambda x: reverse_gradient(x, self.strength)))
+            loss = self._objective.discriminator_loss(scores, self._targets(scores), rows)
+        else:
+            scores, own = self._scores_and_loss(rows.mapped(tf.stop_gradient))
+            loss = with_gradient_of(own, self.model_loss(rows), self.strength)
+        if update_metrics:
+            assert self.accuracy is not None
+            tasks = len(self.aligned_tasks)
+            right = tf.equal(
+                tf.argmax(scores, axis=-1),
+                tf.reshape(tf.range(tasks, dtype=tf.int64), [tasks, *[1] * (rows.kept.shape.rank - 1)]),
+            )
+            self.accuracy.update_state(right, rows.kept, rows.positives)
+        return loss
+
+    def own_loss(self, rows: TaskRows) -> tf.Tensor:
+        """Return the discriminator's loss alone: no gradient reaches the rows."""
+        return self._scores_and_loss(rows.mapped(tf.stop_gradient))[1]
+
+    def model_loss(self, rows: TaskRows) -> tf.Tensor:
+        """Return what the model minimises, a function of the rows alone: no gradient reaches the discriminator."""
+        with self._stopped_weights():
+            scores = self._scores(rows)
+            if self._objective.reverses:
+                return -self._objective.discriminator_loss(scores, self._targets(scores), rows)
+            return self._objective.model_loss(scores, rows)
+
+    def discriminator_loss(
+        self, grads: Any, masks: Any = None, row_task: Any = None, positives: Any = None
+    ) -> tf.Tensor:
+        """Return the discriminator's loss on stopped gradients, for further updates of it in a loop of your own.
+
+        Arguments are those of a call of the alignment.
+
+        Example:
+            >>> alignment = AdversarialAlignment(schedule=1.0)
+            >>> gradients = {"click": tf.ones([4, 2]), "buy": -tf.ones([4, 2])}
+            >>> bool(alignment.discriminator_loss(gradients) == alignment(gradients))
+            True
+        """
+        return self.own_loss(self.checked_rows(grads, masks, row_task, positives=positives))
+
+    @contextmanager
+    def _stopped_weights(self) -> Iterator[None]:
+        """Within the context the discriminator's weights take no gradient, and its state does not move."""
+        stopped = [(v, tf.stop_gradient(v.value)) for v in self.discriminator.trainable_variables]
+        with keras.StatelessScope(state_mapping=stopped):
+            yield
+
+    def _scores_and_loss(self, rows: TaskRows) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the discriminator's scores and its loss, for rows whose gradients are stopped."""
+        scores = self._scores(rows)
+        loss = self._objective.discriminator_loss(scores, self._targets(scores), rows)
+        penalty = self._objective.penalty(
+            lambda x: self._as_scores(self._logits_of_gradients(x), rows), rows, self.step
+        )
+        return scores, loss if penalty is None else loss + penalty
+
+    def _targets(self, scores: tf.Tensor) -> tf.Tensor:
         tasks = len(self.aligned_tasks)
+        own = tf.reshape(tf.eye(tasks, dtype=scores.dtype), [tasks, *[1] * (scores.shape.rank - 2), tasks])
+        return (1.0 - self.label_smoothing) * own + self.label_smoothing / tasks if self.label_smoothing else own
+
+    def _scores(self, rows: TaskRows) -> tf.Tensor:
+        """Return the discriminator's logits of all rows, (T, B, ..., T)."""
         # (T, B, ...) to (T·B, ...): the discriminator meets all tasks in one batch.
         logits = self._logits_of_gradients(rows.gradients) if rows.factors is None else self._logits_of_factors(rows)
+        return self._as_scores(logits, rows)
+
+    def _as_scores(self, logits: tf.Tensor, rows: TaskRows) -> tf.Tensor:
+        tasks = len(self.aligned_tasks)
         if logits.shape[-1] != tasks:
             raise UserError(
                 f"The discriminator returns {logits.shape[-1]} logits; it has to return one for each of {tasks} tasks."
             )
-        logits = tf.reshape(logits, tf.concat([tf.shape(rows.kept), [tasks]], axis=0))
-        own = tf.reshape(tf.eye(tasks, dtype=logits.dtype), [tasks, *[1] * (rows.kept.shape.rank - 1), tasks])
-        cross_entropy = -tf.reduce_sum(tf.nn.log_softmax(logits) * own, axis=-1)
-        behind_tasks = list(range(1, rows.kept.shape.rank))
-        kept = tf.cast(rows.kept, cross_entropy.dtype)
-        counts = sum_over_replicas(tf.reduce_sum(kept, axis=behind_tasks))
-        # `kept` zeroes rows that are left out; a where, not a product, so that nothing they hold can matter.
-        sums = tf.reduce_sum(tf.where(rows.kept, cross_entropy, tf.zeros_like(cross_entropy)), axis=behind_tasks)
-        present = tf.cast(counts > 0, cross_entropy.dtype)
-        loss = tf.reduce_sum(sums / tf.maximum(counts, 1.0)) / tf.maximum(tf.reduce_sum(present), 1.0)
-        if update_metrics:
-            assert self.accuracy is not None
-            right = tf.equal(
-                tf.argmax(logits, axis=-1),
-                tf.reshape(tf.range(tasks, dtype=tf.int64), [tasks, *[1] * (rows.kept.shape.rank - 1)]),
-            )
-            self.accuracy.update_state(right, rows.kept)
-        return loss
+        scores = tf.reshape(logits, tf.concat([tf.shape(rows.kept), [tasks]], axis=0))
+        scores.set_shape([*rows.kept.shape, tasks])
+        return scores
 
     def _logits_of_gradients(self, gradients: tf.Tensor) -> tf.Tensor:
         together = tf.reshape(gradients, tf.concat([[-1], tf.shape(gradients)[2:]], axis=0))
         together.set_shape([None, *gradients.shape[2:]])
-        return self._logits(reverse_gradient(together, self.strength))
+        return self._logits(together)
 
     def takes_factors(self, factors: Mapping[str, Factors]) -> bool:
         """Whether the default discriminator's first layer is less work on the factors than on the gradients."""
@@ -176,7 +281,8 @@ class AdversarialAlignment(Alignment):
     def _logits_of_factors(self, rows: TaskRows) -> tf.Tensor:
         assert rows.factors is not None
         first, *others = self.discriminator.layers
-        sums = [factors.reversed(self.strength).times(first.kernel) for factors in rows.factors]
+        kernel = first.divided_kernel(training=True) if isinstance(first, SpectralDense) else first.kernel
+        sums = [factors.times(kernel) for factors in rows.factors]
         x = first.activation(tf.concat(sums, axis=0) + first.bias)
         for layer in others:
             x = layer(x, training=True)
@@ -199,7 +305,15 @@ class AdversarialAlignment(Alignment):
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments; a discriminator that was given goes in whole."""
         discriminator = keras.saving.serialize_keras_object(self.discriminator) if self.given_discriminator else None
-        return {**super().get_config(), "discriminator": discriminator}
+        objective = self.objective
+        return {
+            **super().get_config(),
+            "discriminator": discriminator,
+            "objective": objective if isinstance(objective, str) else keras.saving.serialize_keras_object(objective),
+            "label_smoothing": self.label_smoothing,
+            "spectral_norm": self.spectral_norm,
+            "discriminator_steps": self.discriminator_steps,
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -207,35 +321,7 @@ class AdversarialAlignment(Alignment):
         given = config.get("discriminator")
         if given is not None:
             config = {**config, "discriminator": keras.saving.deserialize_keras_object(given)}
+        objective = config.get("objective")
+        if isinstance(objective, Mapping):
+            config = {**config, "objective": keras.saving.deserialize_keras_object(objective)}
         return super().from_config(config)
-
-
-class BalancedAccuracy(keras.metrics.Metric):
-    """Mean over tasks of the share of rows that the discriminator names right; tasks without rows do not count.
-
-    Example:
-        >>> metric = BalancedAccuracy(2)
-        >>> metric.update_state(tf.constant([[True, True, True], [False, True, True]]),
-        ...                     tf.constant([[True, True, True], [True, True, False]]))
-        >>> float(metric.result())
-        0.75
-    """
-
-    def __init__(self, tasks: int, name: str = "discriminator_accuracy", **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
-        self.right = self.add_variable((tasks,), initializer="zeros", name="right", aggregation="sum")
-        self.rows = self.add_variable((tasks,), initializer="zeros", name="rows", aggregation="sum")
-
-    def update_state(self, right: tf.Tensor, kept: tf.Tensor) -> None:
-        """Add a batch: `right` and `kept` are booleans (T, B, ...)."""
-        axes = list(range(1, kept.shape.rank))
-        dtype = self.rows.dtype
-        self.right.assign_add(tf.reduce_sum(tf.cast(tf.logical_and(right, kept), dtype), axis=axes))
-        self.rows.assign_add(tf.reduce_sum(tf.cast(kept, dtype), axis=axes))
-
-    def result(self) -> tf.Tensor:
-        """Return the balanced accuracy since the last reset, a scalar; 0 where no task had rows."""
-        rows = tf.convert_to_tensor(self.rows)
-        present = tf.cast(rows > 0, rows.dtype)
-        shares = tf.convert_to_tensor(self.right) / tf.maximum(rows, 1.0)
-        return tf.reduce_sum(shares) / tf.maximum(tf.reduce_sum(present), 1.0)

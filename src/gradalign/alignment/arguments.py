@@ -11,7 +11,16 @@ import tensorflow as tf
 
 from gradalign.errors import UserError, nearest
 
-__all__ = ["are_names", "gradients_by_task", "is_count", "not_negative", "one_of", "share_of_rows"]
+__all__ = [
+    "are_names",
+    "gradients_by_task",
+    "is_count",
+    "not_negative",
+    "one_of",
+    "share_below_one",
+    "share_of_rows",
+    "true_or_false",
+]
 
 
 def gradients_by_task(grads: Any) -> dict[str, list[tf.Tensor]]:
@@ -55,6 +64,20 @@ def share_of_rows(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) <= 1:
         raise UserError(f"The fraction of the rows that are aligned is a number above 0, up to 1; received {value!r}.")
     return float(value)
+
+
+def share_below_one(name: str, value: Any) -> float:
+    """Return a number from 0 up to, but without, 1, or raise."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < 1:
+        raise UserError(f"{name} is a number from 0 up to, but without, 1; received {value!r}.")
+    return float(value)
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """Return a boolean, or raise."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name} is True or False; received {value!r}.")
+    return value
 
 
 def is_count(value: Any) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gradalign.alignment.arguments import are_names, gradients_by_task, is_count, not_negative, one_of, share_of_rows
-from gradalign.alignment.rows import TaskRows, labelled_rows, own_rows
-from gradalign.alignment.sampling import gather_rows, random_rows
-from gradalign.alignment.schedules import needs_total_steps, schedule_value, validated_schedule
+from gradalign.alignment.arguments import are_names, gradients_by_task, one_of, true_or_false
+from gradalign.alignment.rows import TaskRows, labelled_rows, own_rows, turned
+from gradalign.alignment.sampling import gather_rows
+from gradalign.alignment.scheduled import Scheduled
 from gradalign.errors import UserError, nearest
 from gradalign.gradients.factors import Factors, normalize_factors
 from gradalign.gradients.normalization import METHODS, PER, at_least_float32, nonzero_rows, normalize_rows
@@ -22,10 +21,11 @@ from gradalign.gradients.task_gradients import REACHES, TaskGradients
 __all__ = ["Alignment"]
 
 
-class Alignment(keras.layers.Layer):
+class Alignment(Scheduled):
     """Base class of alignments: settings, schedule and the rows that an alignment compares.
 
     A subclass implements `align(rows, update_metrics) -> scalar` and, where it has weights, `build_aligner(width)`.
+    Where the model does not get the gradient of that scalar itself, `model_loss(rows)` says what it minimises.
     Arguments are those of `AdversarialAlignment`.
     """
 
@@ -42,109 +42,37 @@ class Alignment(keras.layers.Layer):
         per: str = "row",
         fraction: float = 1.0,
         every: int = 1,
+        sign_free: bool = False,
+        balance_labels: bool = False,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
         # The alignment is exempt from mixed precision: gradients are small numbers.
         kwargs.setdefault("dtype", keras.config.floatx())
-        super().__init__(name=name, autocast=False, **kwargs)
-        self.weight = not_negative("weight", weight)
+        super().__init__(
+            weight,
+            schedule=schedule,
+            total_steps=total_steps,
+            fraction=fraction,
+            every=every,
+            name=name,
+            autocast=False,
+            **kwargs,
+        )
         self.normalize = one_of("normalize", normalize, METHODS)
-        self.schedule = validated_schedule(schedule)
         self.reach = one_of("reach", reach, REACHES)
         self.per = one_of("per", per, PER)
-        self.fraction = share_of_rows(fraction)
-        if not is_count(every):
-            raise UserError(f"every is a whole number of steps, 1 or more; received {every!r}.")
-        self.every = int(every)
-        self._sampling = keras.random.SeedGenerator() if self.fraction < 1.0 else None
-        if total_steps is not None and not is_count(total_steps):
-            raise UserError(f"total_steps is the number of optimizer steps, 1 or more; received {total_steps!r}.")
+        self.sign_free = true_or_false("sign_free", sign_free)
+        self.balance_labels = true_or_false("balance_labels", balance_labels)
         if tasks is not None and not are_names(tasks):
             raise UserError(f"tasks is a list of different task names; received {tasks!r}.")
         if row_task is not None and not isinstance(row_task, str):
             raise UserError(f"row_task is the name of the input that names each row's task; received {row_task!r}.")
-        self.given_total_steps = None if total_steps is None else int(total_steps)
         self.tasks = None if tasks is None else list(tasks)
         self.row_task = row_task
         # Of all tasks the model has, in the model's order; set when the alignment is built.
         self.all_tasks: list[str] | None = None
         self._build_arguments: dict[str, Any] | None = None
-        self._fixed_strength: float | None = None
-        self.step = self._counter("step", 0)
-        self.total_steps = self._counter("total_steps", self.given_total_steps or 0)
-
-    def _counter(self, name: str, value: int) -> Any:
-        return self.add_weight(
-            name=name,
-            shape=(),
-            dtype="int64",
-            initializer=keras.initializers.Constant(value),
-            trainable=False,
-            aggregation="only_first_replica",
-        )
-
-    # --- schedule -----------------------------------------------------------------------------------------------
-
-    @property
-    def strength(self) -> tf.Tensor:
-        """`weight × every × schedule(progress)` now, a float64 scalar."""
-        if self._fixed_strength is not None:
-            return tf.constant(self._fixed_strength, tf.float64)
-        steps = tf.cast(tf.convert_to_tensor(self.step), tf.float64)
-        total = tf.cast(tf.convert_to_tensor(self.total_steps), tf.float64)
-        progress = tf.minimum(steps / tf.maximum(total, 1.0), 1.0)
-        return tf.constant(self.weight * self.every, tf.float64) * schedule_value(self.schedule, progress)
-
-    @property
-    def is_due(self) -> Any:
-        """Whether the alignment takes part in the next step; a boolean scalar where `every` is above 1."""
-        if self.every == 1 or self._fixed_strength is not None:
-            return True
-        return tf.equal(tf.convert_to_tensor(self.step) % self.every, 0)
-
-    def sampled_rows(self, count: Any) -> tf.Tensor | None:
-        """Return the numbers of the rows of a batch of `count` that the alignment sees next; `None` for all of them."""
-        if self._sampling is None or self._fixed_strength is not None:
-            return None
-        return random_rows(count, self.fraction, self._sampling)
-
-    @contextmanager
-    def fixed_strength(self, strength: float) -> Iterator[None]:
-        """Within the context the strength is `strength`, whatever the schedule says, on all rows; for checks."""
-        self._fixed_strength = strength
-        try:
-            yield
-        finally:
-            self._fixed_strength = None
-
-    @property
-    def needs_total_steps(self) -> bool:
-        """Whether the schedule cannot be followed yet because the total number of steps is unknown."""
-        if self._fixed_strength is not None or not needs_total_steps(self.schedule):
-            return False
-        with tf.init_scope():
-            return int(self.total_steps.value.numpy()) == 0
-
-    def set_total_steps(self, total_steps: int | None) -> None:
-        """Set the total number of optimizer steps where it is not known yet; `None` raises where it is needed."""
-        if not self.needs_total_steps:
-            return
-        if total_steps is None:
-            raise UserError(
-                f"The schedule {self.schedule!r} needs the total number of steps, which this data does not tell: give "
-                "total_steps= to the alignment, or steps_per_epoch= to fit, or a number as schedule."
-            )
-        self.total_steps.assign(int(total_steps))
-
-    def advance(self) -> None:
-        """Count one optimizer step; `MultiTaskModel` does it, an own loop calls it behind its optimizer."""
-        self.step.assign_add(1)
-
-    def reset_schedule(self, total_steps: int | None = None) -> None:
-        """Start the schedule again, over `total_steps` or what the constructor or the next `fit` says."""
-        self.step.assign(0)
-        self.total_steps.assign(int(total_steps or self.given_total_steps or 0))
 
     # --- building -----------------------------------------------------------------------------------------------
 
@@ -202,6 +130,11 @@ class Alignment(keras.layers.Layer):
     def build_aligner(self, width: int, dtype: str) -> None:
         """Create the weights for rows of `width` entries; nothing to do for an alignment without weights."""
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether this kind of alignment has weights that an optimizer of their own trains."""
+        return type(self).build_aligner is not Alignment.build_aligner
+
     def get_build_config(self) -> dict[str, Any] | None:
         """Return the tasks and shapes that the weights were made for; `None` before."""
         return self._build_arguments
@@ -219,7 +152,13 @@ class Alignment(keras.layers.Layer):
         return [task for task in self.all_tasks if self.tasks is None or task in self.tasks]
 
     def __call__(
-        self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False, rows: Any = None
+        self,
+        grads: Any,
+        masks: Any = None,
+        row_task: Any = None,
+        update_metrics: bool = False,
+        rows: Any = None,
+        positives: Any = None,
     ) -> Any:
         """Return the alignment loss, a scalar.
 
@@ -229,7 +168,20 @@ class Alignment(keras.layers.Layer):
             row_task: with `row_task=` in the constructor, what that input says of each row, (B,) or (B, 1).
             update_metrics: add this batch to the alignment's metrics.
             rows: what `sampled_rows` returned, where `grads` hold these rows only; else rows are sampled here.
+            positives: with `sign_free` or `balance_labels`, `{task: booleans (B,)}`, the rows whose label is positive;
+                a missing task has no such labels.
         """
+        checked = self._checked(grads, masks, row_task, rows, positives)
+        return super().__call__(*checked[:3], update_metrics=update_metrics, factors=checked[3], positives=checked[4])
+
+    def checked_rows(
+        self, grads: Any, masks: Any = None, row_task: Any = None, rows: Any = None, positives: Any = None
+    ) -> TaskRows:
+        """Return the rows that a call with these arguments would compare."""
+        return self.rows(*self._checked(grads, masks, row_task, rows, positives))
+
+    def _checked(self, grads: Any, masks: Any, row_task: Any, rows: Any, positives: Any) -> tuple[Any, ...]:
+        """Return what `rows` takes, after building and sampling."""
         flat = gradients_by_task(grads)
         first = next(iter(flat.values()))
         self.build_for(list(flat), [g.shape.as_list() for g in first], _dtype(first))
@@ -248,18 +200,20 @@ class Alignment(keras.layers.Layer):
                 if row_task is None
                 else "row_task= is given, but the alignment was made without row_task; name the input there."
             )
-        masks = None if masks is None else {task: tf.cast(mask, tf.bool) for task, mask in masks.items()}
+        masks, positives = (
+            None if given is None else {task: tf.cast(of_task, tf.bool) for task, of_task in given.items()}
+            for given in (masks, positives)
+        )
         row_task = None if row_task is None else tf.convert_to_tensor(row_task)
+        factors = self._factors(grads)
         if rows is None:
             rows = self.sampled_rows(tf.shape(first[0])[0])
-            flat = flat if rows is None else gather_rows(flat, rows) or {}
-        factors = None
+            if rows is not None:
+                flat, factors = gather_rows(flat, rows) or {}, None
         if rows is not None:
-            masks = gather_rows(masks, rows)
+            masks, positives = gather_rows(masks, rows), gather_rows(positives, rows)
             row_task = None if row_task is None else tf.gather(row_task, rows)
-        else:
-            factors = self._factors(grads)
-        return super().__call__(flat, masks, row_task, update_metrics=update_metrics, factors=factors)
+        return flat, masks, row_task, factors, positives
 
     def _factors(self, grads: Any) -> dict[str, Factors] | None:
         """Return the gradients' factors where they say all, and where this alignment takes them."""
@@ -271,10 +225,16 @@ class Alignment(keras.layers.Layer):
         return False
 
     def call(
-        self, grads: Any, masks: Any = None, row_task: Any = None, update_metrics: bool = False, factors: Any = None
+        self,
+        grads: Any,
+        masks: Any = None,
+        row_task: Any = None,
+        update_metrics: bool = False,
+        factors: Any = None,
+        positives: Any = None,
     ) -> Any:
         """Return the alignment loss of gradients that `__call__` has checked."""
-        rows = self.rows(grads, masks, row_task, factors)
+        rows = self.rows(grads, masks, row_task, factors, positives)
         loss = self.align(rows, update_metrics)
         due = self.is_due
         if due is not True:  # MultiTaskModel leaves the whole step out; an own loop calls all the same.
@@ -286,18 +246,33 @@ class Alignment(keras.layers.Layer):
         """Return the alignment loss of `rows`; the method itself, given by each alignment."""
         raise UserError(f"{type(self).__name__} does not implement align(rows, update_metrics).")
 
+    def model_loss(self, rows: TaskRows) -> tf.Tensor:
+        """Return what the model minimises at strength 1, as a function of `rows`; checks differentiate it."""
+        return self.align(rows, update_metrics=False)
+
+    @property
+    def updates_ahead(self) -> int:
+        """How many times the alignment's own weights descend `own_loss` before the step that updates all."""
+        return 0
+
+    def own_loss(self, rows: TaskRows) -> tf.Tensor:
+        """Return what the alignment's own weights descend, for rows whose gradients are stopped."""
+        raise UserError(f"{type(self).__name__} does not implement own_loss(rows), which updates_ahead asks for.")
+
     def rows(
         self,
         grads: dict[str, list[tf.Tensor]],
         masks: Mapping[str, Any] | None,
         row_task: Any,
         factors: Mapping[str, Factors] | None = None,
+        positives: Mapping[str, Any] | None = None,
     ) -> TaskRows:
         """Return the normalised rows of the aligned tasks, and which of them count."""
-        masks = self._masks(masks)
+        masks, positives = self._known("masks", masks), self._known("positives", positives, self.needs_positives)
         assert self.all_tasks is not None and (row_task is None or self.row_task is not None)
         own, valid = ({}, None) if row_task is None else own_rows(str(self.row_task), row_task, self.all_tasks)
-        found, kept = [], []
+        found: list[Any] = []
+        kept, positive = [], []
         for task in self.aligned_tasks:
             if task not in grads:
                 raise UserError(f'There is no gradient for task "{task}"; received {", ".join(grads)}.')
@@ -312,24 +287,41 @@ class Alignment(keras.layers.Layer):
                 found.append(normalize_rows(g, is_kept, self.normalize))
             else:
                 found.append(normalize_factors(factors[task], is_kept, self.normalize))
+            of_task = labelled_rows(task, positives.get(task), None, g)
+            positive.append(tf.zeros_like(is_kept) if of_task is None else of_task)
+            if self.sign_free and of_task is not None:
+                found[-1] = turned(found[-1], of_task)
+        classes = tf.stack(positive) if self.balance_labels else None
         if factors is None:
-            return TaskRows(tf.stack(found), tf.stack(kept), valid)
-        return TaskRows(None, tf.stack(kept), valid, found)
+            return TaskRows(tf.stack(found), tf.stack(kept), valid, positives=classes)
+        return TaskRows(None, tf.stack(kept), valid, found, positives=classes)
+
+    @property
+    def needs_positives(self) -> bool:
+        """Whether a call has to say which labels are positive."""
+        return self.sign_free or self.balance_labels
 
     def kept_rows(self, rows: TaskRows) -> dict[str, tf.Tensor]:
         """Return `{task: booleans (B, ...)}`: the rows of each aligned task that the alignment sees."""
         return dict(zip(self.aligned_tasks, tf.unstack(rows.kept), strict=True))
 
-    def rows_of(self, grads: Mapping[str, Any], masks: Any = None, row_task: Any = None) -> TaskRows:
+    def rows_of(
+        self, grads: Mapping[str, Any], masks: Any = None, row_task: Any = None, positives: Any = None
+    ) -> TaskRows:
         """Return the rows of task gradients in any structure, as `task_gradients` gives them."""
-        return self.rows(gradients_by_task(grads), masks, row_task)
+        return self.rows(gradients_by_task(grads), masks, row_task, positives=positives)
 
-    def _masks(self, masks: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _known(self, name: str, by_task: Mapping[str, Any] | None, needed: bool = False) -> Mapping[str, Any]:
         assert self.all_tasks is not None
-        for task in masks or {}:
+        if needed and by_task is None:
+            raise UserError(
+                "sign_free and balance_labels need to know the labels: pass positives={task: booleans (B,)}, True "
+                "where a row's label is positive."
+            )
+        for task in by_task or {}:
             if task not in self.all_tasks:
-                raise UserError(f'masks names an unknown task "{task}".{nearest(task, self.all_tasks)}')
-        return masks or {}
+                raise UserError(f'{name} names an unknown task "{task}".{nearest(task, self.all_tasks)}')
+        return by_task or {}
 
     def _joined(self, parts: list[tf.Tensor]) -> tf.Tensor:
         parts = [at_least_float32(g) for g in parts]
@@ -355,6 +347,8 @@ class Alignment(keras.layers.Layer):
             "per": self.per,
             "fraction": self.fraction,
             "every": self.every,
+            "sign_free": self.sign_free,
+            "balance_labels": self.balance_labels,
         }
 
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from gradalign.alignment.spectral import SpectralDense
 from gradalign.errors import UserError
 from gradalign.gradients.recording import layer_paths
 
@@ -15,7 +16,12 @@ HIDDEN = (64, 64)
 
 
 def mlp_discriminator(
-    width: int, tasks: int, *, hidden: tuple[int, ...] = HIDDEN, dtype: str = "float32"
+    width: int,
+    tasks: int,
+    *,
+    hidden: tuple[int, ...] = HIDDEN,
+    dtype: str = "float32",
+    spectral_norm: bool = False,
 ) -> keras.Model:
     """Return a multilayer perceptron, (rows, width) gradients to (rows, tasks) logits.
 
@@ -31,16 +37,18 @@ def mlp_discriminator(
         tasks: number of tasks, the width of the logits.
         hidden: widths of the hidden layers.
         dtype: dtype of weights and computation, `"float32"` or `"float64"`.
+        spectral_norm: divide each kernel by its largest singular value; with tanh the whole is then 1-Lipschitz.
 
     Example:
         >>> mlp_discriminator(8, 3).compute_output_shape((None, 8))
         (None, 3)
     """
+    dense = SpectralDense if spectral_norm else keras.layers.Dense
     discriminator = keras.Sequential(
         [
             keras.Input((width,), dtype=dtype),
-            *(keras.layers.Dense(units, activation="tanh", dtype=dtype) for units in hidden),
-            keras.layers.Dense(tasks, dtype=dtype, name="logits"),
+            *(dense(units, activation="tanh", dtype=dtype) for units in hidden),
+            dense(tasks, dtype=dtype, name="logits"),
         ],
         name="discriminator",
     )

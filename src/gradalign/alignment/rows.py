@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from gradalign.errors import UserError
 from gradalign.gradients.factors import Factors
+from gradalign.gradients.replicas import sum_over_replicas
 
-__all__ = ["TaskRows", "labelled_rows", "own_rows"]
+__all__ = ["TaskRows", "labelled_rows", "own_rows", "turned"]
 
 
 class TaskRows:
@@ -22,6 +25,8 @@ class TaskRows:
         kept: booleans (T, B) or (T, B, positions...): the row has the task's label and a gradient that is not zero.
         valid: boolean scalar, whether every row's own task is one of the model's; `None` without `row_task`.
         factors: the same gradients as a product for each task, for an alignment that asked for them; else `None`.
+        positives: booleans of the shape of `kept`, the rows whose label is positive, where a task's positive rows shall
+            weigh as much as its negative ones; else `None`.
     """
 
     def __init__(
@@ -30,11 +35,14 @@ class TaskRows:
         kept: tf.Tensor,
         valid: tf.Tensor | None = None,
         factors: Sequence[Factors] | None = None,
+        positives: tf.Tensor | None = None,
     ) -> None:
         self._gradients = gradients
         self.kept = kept
         self.valid = valid
         self.factors = factors
+        self.positives = positives
+        self._shares: tuple[tf.Tensor, tf.Tensor] | None = None
 
     @property
     def gradients(self) -> tf.Tensor:
@@ -43,6 +51,76 @@ class TaskRows:
             assert self.factors is not None
             self._gradients = tf.stack([tf.math.multiply_no_nan(f.inner, f.scale) for f in self.factors])
         return self._gradients
+
+    @property
+    def shares(self) -> tf.Tensor:
+        """Weights of the shape of `kept`: those of a task sum to 1 over all replicas, or to 0 where it has no rows."""
+        return self._weighed()[0]
+
+    @property
+    def present(self) -> tf.Tensor:
+        """(T,): 1 for a task that has rows on any replica, else 0."""
+        return self._weighed()[1]
+
+    def _weighed(self) -> tuple[tf.Tensor, tf.Tensor]:
+        if self._shares is None:
+            dtype = self.gradients.dtype if self.factors is None else self.factors[0].inner.dtype
+            classes = [self.kept]
+            if self.positives is not None:
+                classes = [self.kept & self.positives, self.kept & tf.logical_not(self.positives)]
+            members = tf.cast(tf.stack(classes), dtype)
+            counts = sum_over_replicas(tf.reduce_sum(members, axis=list(range(2, members.shape.rank)), keepdims=True))
+            # A class without rows leaves its half to the other.
+            found = tf.reduce_sum(tf.cast(counts > 0, dtype), axis=0)
+            shares = tf.reduce_sum(members / tf.maximum(counts, 1.0), axis=0) / tf.maximum(found, 1.0)
+            self._shares = shares, tf.reshape(tf.cast(found > 0, dtype), [-1])
+        return self._shares
+
+    def task_means(self, values: tf.Tensor) -> tf.Tensor:
+        """Return this replica's part of the mean of `values` (T, B, ..., K) over each task's rows, (T, K).
+
+        Example:
+            >>> rows = TaskRows(tf.ones([2, 2, 1]), tf.constant([[True, True], [True, False]]))
+            >>> rows.task_means(tf.constant([[[1.0], [3.0]], [[5.0], [9.0]]])).numpy().tolist()
+            [[2.0], [5.0]]
+        """
+        # A where, not a product alone, so that nothing in rows that are left out can matter.
+        weighed = tf.where(self.kept[..., None], values, tf.zeros_like(values)) * tf.cast(
+            self.shares[..., None], values.dtype
+        )
+        return tf.reduce_sum(weighed, axis=list(range(1, values.shape.rank - 1)))
+
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        """Return this replica's part of the mean over tasks of the mean of `values` (T, B, ...) over a task's rows.
+
+        Tasks without rows do not count; 0 where none has any.
+
+        Example:
+            >>> rows = TaskRows(tf.ones([2, 2, 1]), tf.constant([[True, True], [True, False]]))
+            >>> float(rows.mean(tf.constant([[1.0, 3.0], [5.0, 9.0]])))
+            3.5
+        """
+        present = tf.cast(self.present, values.dtype)
+        return tf.reduce_sum(self.task_means(values[..., None])) / tf.maximum(tf.reduce_sum(present), 1.0)
+
+    def mapped(self, change: Callable[[tf.Tensor], tf.Tensor]) -> TaskRows:
+        """Return the same rows after `change`, which leaves values as they are, such as `tf.stop_gradient`."""
+        found = copy.copy(self)
+        if self.factors is None:
+            found._gradients = change(self.gradients)
+        else:
+            # Each derivative of a product goes through one of its factors.
+            names = [f.name for f in dataclasses.fields(Factors)]
+            found.factors = [Factors(*(change(getattr(f, name)) for name in names)) for f in self.factors]
+            found._gradients = None
+        return found
+
+    def only(self, rows: tf.Tensor) -> TaskRows:
+        """Return those of the rows that `rows`, booleans of the shape of `kept`, picks, with weights of their own."""
+        found = copy.copy(self)
+        found.kept = tf.logical_and(self.kept, rows)
+        found._shares = None
+        return found
 
 
 def labelled_rows(task: str, mask: Any, own: Any, g: tf.Tensor) -> tf.Tensor | None:
@@ -109,3 +187,22 @@ def own_rows(name: str, row_task: Any, tasks: list[str]) -> tuple[dict[str, tf.T
     valid = tf.reduce_all(tf.reduce_any(tf.stack(list(own.values())), axis=0))
     tf.debugging.Assert(valid, [f'The row_task "{name}" names a task outside {tasks}:', row_task])
     return own, valid
+
+
+def turned(rows: Any, positive: tf.Tensor) -> Any:
+    """Return `rows` with those of positive labels turned round: they then point the way of `dz/ds`, of any label.
+
+    For one logit z and a loss that falls towards the label, `dl/ds = dl/dz dz/ds`, and `sign(dl/dz)` is -1 where the
+    label is positive and 1 where it is not.
+
+    Args:
+        rows: gradients (B, ..., D), or `Factors` of (B, D).
+        positive: booleans (B, ...).
+
+    Example:
+        >>> turned(tf.constant([[1.0, 2.0], [1.0, 2.0]]), tf.constant([True, False])).numpy().tolist()
+        [[-1.0, -2.0], [1.0, 2.0]]
+    """
+    if isinstance(rows, Factors):
+        return dataclasses.replace(rows, scale=turned(rows.scale, positive))
+    return tf.where(positive[..., None], -rows, rows)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from gradalign.errors import UserError
 
-__all__ = ["GradientReversal", "reverse_gradient"]
+__all__ = ["GradientReversal", "reverse_gradient", "with_gradient_of"]
 
 
 def reverse_gradient(x: Any, strength: Any) -> tf.Tensor:
@@ -62,6 +62,27 @@ def reverse_gradient(x: Any, strength: Any) -> tf.Tensor:
         return tf.identity(value), backward
 
     return reverse(x)
+
+
+def with_gradient_of(value: tf.Tensor, loss: tf.Tensor, strength: Any) -> tf.Tensor:
+    """Return `value` with its own gradient and, on top, `strength` times that of `loss`.
+
+    Args:
+        value: a tensor; stop its gradient where only that of `loss` is wanted.
+        loss: a tensor of its shape, finite.
+        strength: a scalar tensor; it gets no gradient.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = with_gradient_of(tf.constant(5.0), x ** 2, 0.5)
+        >>> float(y), float(tape.gradient(y, x))
+        (5.0, 3.0)
+    """
+    return value + tf.cast(tf.stop_gradient(strength), value.dtype) * tf.cast(
+        loss - tf.stop_gradient(loss), value.dtype
+    )
 
 
 def _check_strength(strength: Any) -> None:
