@@ -213,7 +213,7 @@ class MultiTaskModel(MultiTaskSteps):
         """
         if loss is None:
             raise UserError("compile needs a loss for each task, such as loss={'click': 'binary_crossentropy'}.")
-        if discriminator_optimizer is not None and self.alignment is None:
+        if discriminator_optimizer is not None and not self._has_discriminator:
             raise UserError("discriminator_optimizer is given, but the model has no alignment to train with it.")
         optimizer = keras.optimizers.get(optimizer)
         if discriminator_optimizer is not None:
@@ -243,7 +243,7 @@ class MultiTaskModel(MultiTaskSteps):
         }
         self.loss = loss
         self.discriminator_optimizer = None
-        if self.alignment is not None:
+        if self._has_discriminator:
             self.discriminator_optimizer = discriminator_optimizer or discriminator_optimizer_like(self.optimizer)
         self._logs = None
         if self._is_ready:
@@ -264,8 +264,8 @@ class MultiTaskModel(MultiTaskSteps):
         )
         if not self.optimizer.built and self.trainable_variables:
             self.optimizer.build(self.trainable_variables)
-        if self.alignment is not None and not self.discriminator_optimizer.built:
-            self.discriminator_optimizer.build(self.alignment.trainable_variables)
+        if self._has_discriminator and not self.discriminator_optimizer.built:
+            self.discriminator_optimizer.build(self._alignment_variables)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Return the arguments of `compile`, serialised; empty before it was called."""
@@ -310,8 +310,8 @@ class MultiTaskModel(MultiTaskSteps):
         if self.alignment is not None:
             self.alignment.set_total_steps(arguments.total_steps)
         history = super().fit(**arguments.given)
-        if self.alignment is not None and arguments.given["epochs"] > 0:
-            self.discriminator_optimizer.finalize_variable_values(self.alignment.trainable_variables)
+        if self._has_discriminator and arguments.given["epochs"] > 0:
+            self.discriminator_optimizer.finalize_variable_values(self._alignment_variables)
         return history
 
     def prepare(self, x: Any, y: Any = None) -> None:

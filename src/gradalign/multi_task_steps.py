@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.alignment.base import Alignment
+from gradalign.alignment.rows import TaskRows
 from gradalign.errors import UserError
 from gradalign.gradients.recording import record_outputs
 from gradalign.gradients.replicas import replica_count, sum_on_first_replica
@@ -30,7 +31,7 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
     Attributes:
         base: the user's model, `{task: prediction}`.
         alignment: an alignment or `None`.
-        discriminator_optimizer: trains the alignment's own weights.
+        discriminator_optimizer: trains the alignment's own weights; `None` where it has none.
     """
 
     base: keras.Model
@@ -122,6 +123,16 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         aligned = {task: forward.totals[task] for task in self.alignment.aligned_tasks}
         return forward.tape.gradients(aligned, forward.shared, one_is_enough=True)
 
+    def positives_of(self, forward: Forward) -> dict[str, tf.Tensor] | None:
+        """Return `{task: booleans (B,), whether the label is above one half}` where the alignment asks for them.
+
+        Tasks with several outputs are left out: their labels are not of two kinds.
+        """
+        if self.alignment is None or not self.alignment.needs_positives:
+            return None
+        ones = {t: p.shape.rank == 1 or p.shape[1:].num_elements() == 1 for t, p in forward.predictions.items()}
+        return {t: tf.reshape(forward.rows[t].y_true, [-1]) > 0.5 for t in self.alignment.aligned_tasks if ones[t]}
+
     def train_step(self, data: Any) -> dict[str, Any]:
         """Run one step: one forward pass, one merged backward pass, one update of model and discriminator."""
         variables, own = self.trainable_variables, self._alignment_variables
@@ -137,6 +148,10 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         return self.get_metrics_result()
 
     @property
+    def _has_discriminator(self) -> bool:
+        return self.alignment is not None and self.alignment.has_weights
+
+    @property
     def _alignment_variables(self) -> list[Any]:
         return [] if self.alignment is None else list(self.alignment.trainable_variables)
 
@@ -147,7 +162,7 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             gradients = self._gradients_through(self.base, batch, variables, aligned=aligned)
         else:
             gradients = self._held.dense.gradients(self._gradients_through, batch, variables, aligned=aligned)
-        optimizers = [self.optimizer, *([] if self.alignment is None else [self.discriminator_optimizer])]
+        optimizers = [self.optimizer, *([self.discriminator_optimizer] if self._has_discriminator else [])]
         gradients = sum_on_first_replica(gradients, dense=any(map(needs_whole_gradients, optimizers)))
         if self.alignment is not None:
             # Equal to PyTorch with every optimizer. Without an alignment the numbers stay those of stock Keras.
@@ -166,10 +181,12 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             if aligned:
                 assert self.alignment is not None
                 of_tasks = self.task_gradients_of(forward)
-                alignment_loss = self.alignment(
-                    of_tasks, forward.masks, forward.row_task, update_metrics=True, rows=forward.sampled
-                )
-                del of_tasks
+                given = of_tasks, forward.masks, forward.row_task
+                drawn = {"rows": forward.sampled, "positives": self.positives_of(forward)}
+                with tape.stop_recording():
+                    self._update_ahead(lambda alignment: alignment.checked_rows(*given, **drawn))
+                alignment_loss = self.alignment(*given, update_metrics=True, **drawn)
+                del of_tasks, given
                 total += tf.cast(alignment_loss, total.dtype)
             scaled = self.optimizer.scale_loss(total)
         gradients: list[Any] = tape.gradient(scaled, [*variables, *tensors])
@@ -258,20 +275,41 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             due: whether the alignment took part in this step.
         """
         assert self.alignment is not None
-        optimizer = self.discriminator_optimizer
         scale = self.optimizer.scale_loss(1.0)
         if tf.is_tensor(scale) or scale != 1.0:
             gradients = [None if g is None else g / tf.cast(scale, g.dtype) for g in gradients]
-        if variables and isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+        if variables:
+            self._apply_to_alignment(gradients, variables, others, due)
+        self.alignment.advance()
+
+    def _apply_to_alignment(self, gradients: list[Any], variables: list[Any], others: list[Any], due: Any) -> None:
+        optimizer = self.discriminator_optimizer
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
             dense = [tf.convert_to_tensor(g) for g in [*gradients, *others] if g is not None]
             # The main optimizer leaves out a step whose gradients overflow; so does the discriminator's.
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in dense])
             apply_if(finite if due is True else tf.logical_and(finite, due), optimizer, gradients, variables)
-        elif variables and due is not True:
+        elif due is not True:
             apply_if(due, optimizer, gradients, variables)
-        elif variables:
+        else:
             optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-        self.alignment.advance()
+
+    def _update_ahead(self, rows_of: Callable[[Alignment], TaskRows]) -> None:
+        """Let the alignment's own weights descend their loss as often as it asks, on gradients that do not move.
+
+        Args:
+            rows_of: returns the alignment's rows; called only where there is an update.
+        """
+        assert self.alignment is not None
+        if self.alignment.updates_ahead == 0:
+            return
+        rows, variables = rows_of(self.alignment), self._alignment_variables
+        for _ in range(self.alignment.updates_ahead):
+            with tf.GradientTape() as tape:
+                loss = self.alignment.own_loss(rows)
+            gradients = tape.gradient(loss, variables)
+            whole = needs_whole_gradients(self.discriminator_optimizer) or needs_whole_gradients(self.optimizer)
+            self._apply_to_alignment(sum_on_first_replica(gradients, dense=whole), variables, [], True)
 
     # --- logs ---------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ class SecondOrderReport:
         mixes_rows: whether the alignment loss changes with rows that are left out.
         leak: what the labels alone give away; `None` for tasks that are not binary.
         path_layers: layers between the shared tensor and a loss whose second derivative is wrong or missing.
+        has_discriminator: whether the alignment has weights of its own, which can be saturated.
     """
 
     tasks: dict[str, TaskNorms]
@@ -80,6 +81,7 @@ class SecondOrderReport:
     mixes_rows: bool = False
     leak: LabelLeak | None = None
     path_layers: list[PathLayer] = field(default_factory=list)
+    has_discriminator: bool = True
 
     @property
     def second_to_first(self) -> float:
@@ -109,6 +111,12 @@ class SecondOrderReport:
                 f'{what} {_tasks(turning)}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) '
                 "the direction of the gradient does not change with the shared tensor; use smooth activations such as "
                 'gelu in the tower, or normalize="batch".'
+            )
+        elif bent and not self.has_discriminator:
+            found.append(
+                f"{what} {_tasks(bent)}, because its loss is flat there: the tasks' gradients are alike already, or so "
+                "far apart that the loss no longer changes with their distance; alignment_loss tells which, and for a "
+                "kernel a larger bandwidth helps."
             )
         elif bent:
             found.append(

@@ -71,10 +71,18 @@ class _Pass:
             gradients = model.task_gradients_of(self.forward)
             # Of equal value to what reach="shared" sees, and the same at the shared tensor.
             self.gradients = TaskGradients(gradients, lambda: dict(gradients))
-            self.task_rows = model.alignment.rows_of(gradients, self.forward.masks, self.forward.row_task)
+            given = self.forward.masks, self.forward.row_task
+            positives = model.positives_of(self.forward)
+            self.task_rows = model.alignment.rows_of(gradients, *given, positives=positives)
             self.rows = model.alignment.kept_rows(self.task_rows)
-            self.alignment_loss = model.alignment(self.gradients, self.forward.masks, self.forward.row_task)
+            self.alignment_loss = model.alignment(self.gradients, *given, positives=positives)
         self.tape = tape
+        self.model = model
+
+    def model_loss(self) -> float:
+        """Return what the model descends, which an adversary's loss need not be."""
+        with _unchanged(self.model), self.model.alignment.fixed_strength(1.0):
+            return float(self.model.alignment.model_loss(self.task_rows))
 
     def at_shared(self, target: Any, cotangents: Any = None) -> list[tf.Tensor]:
         return list(
@@ -135,7 +143,10 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
         second=_norm(run.at_shared(run.alignment_loss)),
         normalize=model.alignment.normalize,
         mixes_rows=leaks,
-        leak=label_leak(run.forward.rows, run.forward.predictions, list(tasks)),
+        leak=None
+        if model.alignment.needs_positives
+        else label_leak(run.forward.rows, run.forward.predictions, list(tasks)),
+        has_discriminator=model.alignment.has_weights,
         path_layers=run.path_layers,
     )
 
@@ -208,9 +219,8 @@ def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float | Non
     `None` for each where rounding is larger than what they would show.
     Along the gradient itself, where the signal is strongest, and along two random directions.
     """
-    # The reversal at strength 1 turns the sign of dA/ds once.
-    gradient = [-g for g in run.at_shared(run.alignment_loss)]
-    length, loss = _norm(gradient), float(run.alignment_loss)
+    gradient = run.at_shared(run.alignment_loss)
+    length, loss = _norm(gradient), abs(run.model_loss())
     size = _norm(run.forward.shared)
     eps = float(tf.experimental.numpy.finfo(run.alignment_loss.dtype.as_numpy_dtype).eps)
     # A step that moves the loss by a thousandth: rounding stays below, curvature stays small. Where that disagrees,
@@ -235,7 +245,7 @@ def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float | Non
         least = math.inf
         for step in steps:
             forth, back = (
-                float(_Pass(model, batch, [tf.cast(sign * step, u.dtype) * u for u in unit]).alignment_loss)
+                _Pass(model, batch, [tf.cast(sign * step, u.dtype) * u for u in unit]).model_loss()
                 for sign in (1.0, -1.0)
             )
             slope, rounding = (forth - back) / (2 * step), _rounding(eps, loss, step)
