@@ -83,7 +83,7 @@ class TaskTape:
     Args:
         limit_reach: also record what `TaskGradients.limited` needs.
         rows: numbers (n,) of the rows whose gradients are wanted; all rows if `None`.
-        factored: also tell the gradients' factors, where a tower knows them; only with all rows.
+        factored: also tell the gradients' factors, where a tower knows them.
 
     Example:
         >>> x = tf.constant([[1.0, 2.0]])
@@ -151,7 +151,7 @@ class TaskTape:
     @property
     def note(self) -> Note | None:
         """What a layer calls with a gradient at a shared tensor and its factors; `None` where nobody asks for them."""
-        return self._note if self._factored and self.rows is None else None
+        return self._note if self._factored else None
 
     def _note(self, gradient: tf.Tensor, factors: Factors) -> None:
         self._noted.append((gradient, factors))

@@ -67,7 +67,8 @@ def logit_with_gradient(
         slopes: of the L - 1 activations below zero: 0 for ReLU, 1 for none, or a trained tensor (D_l,) for PReLU.
         dropouts: for each activation `x -> x` times mask and scale, or `None`.
         rows: numbers (n,) of the sampled rows; then every part that is followed has a leaf.
-        note: called with each gradient of a loss at a part that is followed and with its factors; not with `rows`.
+        note: called with each gradient of a loss at a part that is followed and with its factors, both of the sampled
+            rows where rows are sampled.
 
     Returns:
         (B, 1), in the dtype of the parts, equal to what the layers give one after the other.
@@ -106,7 +107,7 @@ def logit_with_gradient(
             return _not_thrice(passes.pullback(b, of_parts, next(at, None)))
 
         followed = [passes.at_rows(g) for g, part in zip(gradients, parts, strict=True) if part.followed]
-        return (passes.logit, *followed, *([] if note is None else passes.j[:1])), backward
+        return (passes.logit, *followed, *([] if note is None else [passes.at_rows(passes.j[0])])), backward
 
     z, *others = logit(*tf.nest.flatten(given))
     left = None if note is None else others[-1]
@@ -144,9 +145,10 @@ def _linked(
     @tf.custom_gradient
     def link(z: tf.Tensor, _x: tf.Tensor, gradient: tf.Tensor) -> Any:
         def backward(dz: tf.Tensor) -> list[Any]:
-            at_x = (dz if rows is None else gather_densely(dz, rows)) * gradient
+            of_rows = dz if rows is None else gather_densely(dz, rows)
+            at_x = of_rows * gradient
             if told is not None:
-                told(at_x, dz)
+                told(at_x, of_rows)
             return [dz, at_x, None]
 
         return tf.identity(z), backward
@@ -221,7 +223,7 @@ class _Passes:
         Args:
             b: cotangent of the logit.
             upstream: of the gradient at each part; `None` where that is not followed.
-            of_left: of J_1, where it was returned.
+            of_left: of J_1 at the sampled rows, where it was returned.
         """
         first = [self._kernel_gradient(b, x, v, self.j[0]) for x, v in zip(self.parts, upstream, strict=True)]
         u = _sum([v @ w for v, w in zip(upstream, self.first, strict=True) if v is not None])

@@ -25,7 +25,8 @@ def float64():
 class Loop:
     """Two towers on one shared tensor, and one step of their losses with an alignment."""
 
-    def __init__(self, *, units=(4, 3), activation="relu", private=0, **settings):
+    def __init__(self, *, units=(4, 3), activation="relu", private=0, sampled=None, **settings):
+        self.rows = None if sampled is None else tf.constant(sampled)
         rng = np.random.default_rng(0)
         self.alignment = ga.AdversarialAlignment(0.5, schedule=1.0, **settings)
         self.towers = [Tower(units, activation, output_activation=None) for _ in TASKS]
@@ -46,7 +47,8 @@ class Loop:
         weights = [*self.inputs, *towers, *(weight.value for weight in self.alignment.trainable_variables)]
         with tf.GradientTape() as outer:
             outer.watch(self.inputs)
-            with TaskTape(limit_reach=self.alignment.reach == "shared", factored=factored) as tape:
+            limited = self.alignment.reach == "shared"
+            with TaskTape(limit_reach=limited, rows=self.rows, factored=factored) as tape:
                 shared = tape.watch(tf.identity(self.inputs[0]))
                 parts = [shared, *self.inputs[1:]]
                 masks = {task: tf.constant(MASKS[task]) for task in TASKS}
@@ -55,7 +57,7 @@ class Loop:
                     for task, tower in zip(TASKS, self.towers, strict=True)
                 }
             gradients = tape.gradients(losses, [shared])
-            loss = self.alignment(gradients, masks, self.own, update_metrics=True)
+            loss = self.alignment(gradients, masks, self.own, update_metrics=True, rows=self.rows)
         takes = gradients.factors is not None and self.alignment.takes_factors(gradients.factors)
         return loss, outer.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO), takes
 
@@ -75,6 +77,9 @@ CASES = [
     ("jit", {"normalize": "batch", "activation": "gelu", "private": 2}),
     ("eager", {"normalize": "l2", "activation": "tanh"}),
     ("eager", {"normalize": "batch", "row_task": "which"}),
+    ("jit", {"normalize": "batch", "private": 2, "sampled": [5, 0, 8, 1]}),
+    ("eager", {"normalize": "l2", "activation": "prelu", "sampled": [5, 0, 8, 1]}),
+    ("graph", {"normalize": "none", "row_task": "which", "sampled": [5, 0, 2, 3]}),
 ]
 
 
@@ -103,7 +108,8 @@ NOT_TAKEN = {
     "a first layer as wide as the input": {"units": (WIDTH, 3)},
     'reach="shared"': {"reach": "shared"},
     "a discriminator of the user's": {"discriminator": lambda: keras.layers.Dense(2)},
-    "a part of the rows": {"fraction": 0.5},
+    "rows that the alignment draws from the gradients of all": {"fraction": 0.5},
+    "drawn rows of a curved tower": {"activation": "gelu", "sampled": [5, 0, 8, 1]},
 }
 
 
