@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 
 from gradalign.alignment import AdversarialAlignment
@@ -10,6 +13,8 @@ from gradalign.data import Preprocessing
 from gradalign.errors import UserError
 from gradalign.losses import WeightedBinaryCrossentropy
 from gradalign.multi_task_model import MultiTaskModel
+from gradalign.optimizers import LazyAdagrad, LazyAdam, RowWiseAdagrad, for_embeddings
+from gradalign.optimizers.for_embeddings import TABLES
 from gradalign.training.config import Config, LossConfig
 from gradalign.training.encoding import Prepared, encode_all, learn
 from gradalign.training.rows import Tables
@@ -54,7 +59,7 @@ def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) 
     model = MultiTaskModel(base, shared="shared_embedding", alignment=_alignment(config, total_steps))
     rate = None if config.alignment.method == "none" else config.alignment.discriminator_learning_rate
     model.compile(
-        keras.optimizers.Adam(config.training.learning_rate),
+        _optimizer(config, base),
         loss={task: loss_of(spec.loss) for task, spec in config.tasks.items()},
         loss_weights={task: spec.loss_weight for task, spec in config.tasks.items()},
         metrics={task: [keras.metrics.AUC(name="auc")] for task in config.tasks},
@@ -62,6 +67,21 @@ def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) 
         discriminator_optimizer=None if rate is None else keras.optimizers.Adam(rate),
     )
     return model
+
+
+def _optimizer(config: Config, base: keras.Model) -> keras.optimizers.Optimizer:
+    """Return Adam, with the optimizer that the config names for the embedding tables, where `base` has any."""
+    rate, kind = config.training.learning_rate, config.training.table_optimizer
+    rest = keras.optimizers.Adam(rate)
+    has_tables = any(variable.path.rpartition("/")[2] in TABLES for variable in base.trainable_variables)
+    return for_embeddings(_TABLE_OPTIMIZERS[kind](rate), rest) if kind != "adam" and has_tables else rest
+
+
+_TABLE_OPTIMIZERS: dict[str, Callable[[float], Any]] = {
+    "lazy_adam": LazyAdam,
+    "lazy_adagrad": LazyAdagrad,
+    "row_wise_adagrad": RowWiseAdagrad,
+}
 
 
 def loss_of(settings: LossConfig) -> keras.losses.Loss:

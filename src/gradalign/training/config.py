@@ -215,6 +215,9 @@ class TrainingConfig(_Section):
     batch_size: int = Field(1024, ge=1, description="a whole number, 1 or more")
     epochs: int = Field(5, ge=1, description="a whole number, 1 or more")
     learning_rate: float = Field(0.001, gt=0, description="a number above 0")
+    table_optimizer: Literal["lazy_adam", "lazy_adagrad", "row_wise_adagrad", "adam"] = Field(
+        "lazy_adam", description='"lazy_adam", "lazy_adagrad", "row_wise_adagrad" or "adam"'
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="a whole number, 0 or more")
     jit_compile: bool | Literal["auto", "dense"] = Field("auto", description='true, false, "auto" or "dense"')
 
