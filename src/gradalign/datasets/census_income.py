@@ -7,6 +7,7 @@ file.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pyarrow as pa
 from gradalign.data.inference import infer_schema
 from gradalign.data.readers import read_table, split_rows
 from gradalign.data.schema import Schema, TaskSpec
+from gradalign.datasets.few_labels import with_few_labels
+from gradalign.errors import UserError, nearest
 
 TRAIN_FILE = Path(__file__).with_name("train.parquet")
 TEST_FILE = Path(__file__).with_name("test.parquet")
@@ -73,17 +76,47 @@ def features() -> dict[str, Any]:
     return {"numeric": {c: {} for c in NUMERIC}, "categorical": {c: {} for c in CODES}}
 
 
-def census_income() -> CensusIncome:
+def training_table(
+    labelled_rows: Mapping[str, int] | None = None, label_seed: int = 0, limit: int | None = None
+) -> pa.Table:
+    """Return the training part, or its first `limit` rows; arguments and errors are those of `census_income`.
+
+    >>> training_table({"income": 10}, limit=1000)["income_50k"].null_count
+    990
+    """
+    columns = {}
+    for task, count in (labelled_rows or {}).items():
+        if task not in TASKS:
+            raise UserError(
+                f'labelled_rows names "{task}", which is no task of Census-Income; it has {", ".join(TASKS)}.'
+                f"{nearest(str(task), TASKS)}"
+            )
+        columns[TASKS[task].label] = count
+    table = read_table(TRAIN_FILE)
+    return with_few_labels(table if limit is None else table.slice(0, limit), columns, label_seed)
+
+
+def census_income(labelled_rows: Mapping[str, int] | None = None, *, label_seed: int = 0) -> CensusIncome:
     """Return the bundled Census-Income data set, from the files in the package.
+
+    Args:
+        labelled_rows: {task: number of training rows that keep its label}; tasks that it does not name keep all.
+            Validation and test part keep all labels. In a config: `data.labelled_rows`.
+        label_seed: of the draw of these rows. In a config: `data.label_seed`.
+
+    Raises:
+        UserError: for a task that the data set lacks, or a number of rows out of range.
 
     Example:
 
-    >>> data = census_income()
+    >>> data = census_income({"income": 2000})
     >>> data.train.num_rows, data.validation.num_rows, data.test.num_rows
     (199523, 49881, 49881)
+    >>> data.train["income_50k"].null_count, data.train["education"].null_count
+    (197523, 0)
     >>> list(data.tasks)
     ['income', 'college', 'never_married']
     """
-    train = read_table(TRAIN_FILE)
+    train = training_table(labelled_rows, label_seed)
     validation, test = split_rows(read_table(TEST_FILE), 0.5, SPLIT_SEED)
     return CensusIncome(train, validation, test, infer_schema(train, TASKS, features()))

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from gradalign.conditions import Condition
 from gradalign.errors import nearest
 from gradalign.training.config_errors import one_sentence
+from gradalign.training.synthetic_config import SyntheticConfig
 
 Scalar = str | bool | int | float
 Activation = Literal["gelu", "silu", "swish", "softplus", "tanh", "sigmoid", "elu", "selu", "mish", "relu", "linear"]
@@ -35,7 +36,14 @@ class _Section(BaseModel):
 class DataConfig(_Section):
     """Where the rows come from: a bundled data set, or a training file, a test file and a validation part."""
 
-    dataset: Literal["census-income"] | None = Field(None, description="the bundled data set census-income, or null")
+    dataset: Literal["census-income", "synthetic"] | None = Field(
+        None, description='"census-income", which is bundled, "synthetic", which is drawn, or null'
+    )
+    synthetic: SyntheticConfig | None = Field(None, description="a mapping with rows, correlation, labelled_share ...")
+    labelled_rows: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        {}, description="a mapping from task to a whole number of rows, 1 or more"
+    )
+    label_seed: int = Field(0, ge=0, description="a whole number, 0 or more")
     train: str | None = Field(None, description="the path of a .parquet or .csv file")
     test: str | None = Field(None, description="the path of a .parquet or .csv file")
     validation: str | None = Field(None, description='the path of a .parquet or .csv file, or such as "0.5 of test"')
@@ -46,8 +54,20 @@ class DataConfig(_Section):
     shuffle_buffer: int = Field(262_144, ge=1, description="a whole number of rows, 1 or more")
     cache: bool = Field(True, description="true or false")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_synthetic(cls, value: Any) -> Any:
+        """A synthetic data set of which nothing is said has its defaults, which the resolved config then says."""
+        drawn = isinstance(value, dict) and value.get("dataset") == "synthetic" and value.get("synthetic") is None
+        return {**value, "synthetic": {}} if drawn else value
+
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
+        if self.synthetic is not None and self.dataset != "synthetic":
+            raise ValueError("data.synthetic says how rows are drawn; set data.dataset to synthetic, or remove it.")
+        if self.labelled_rows and self.dataset != "census-income":
+            mend = "set data.synthetic.labelled_share instead" if self.dataset == "synthetic" else "remove it"
+            raise ValueError(f"data.labelled_rows is for the data set census-income; {mend}.")
         files = [key for key in ("train", "test", "validation") if getattr(self, key) is not None]
         if self.dataset is not None:
             if files:

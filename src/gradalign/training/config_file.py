@@ -24,7 +24,7 @@ def bundled_configs() -> dict[str, str]:
     """Name and text of each config that comes with the package.
 
     >>> list(bundled_configs())
-    ['census-income']
+    ['census-income', 'synthetic']
     """
     folder = resources.files("gradalign.training") / "configs"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)

@@ -11,8 +11,12 @@ import pyarrow as pa
 
 from gradalign.data import DataFile, Part, Split
 from gradalign.data.cache import Cache
-from gradalign.datasets.census_income import SPLIT_SEED, TEST_FILE, TRAIN_FILE
+from gradalign.data.made import MadeTable
+from gradalign.datasets import Synthetic, synthetic
+from gradalign.datasets.census_income import SPLIT_SEED, TEST_FILE, TRAIN_FILE, training_table
+from gradalign.datasets.synthetic import VERSION
 from gradalign.training.config import DataConfig
+from gradalign.training.synthetic_config import SyntheticConfig
 
 _UNKNOWN_MEMORY = 8 << 30  # of a machine that does not say how much it has
 
@@ -52,8 +56,12 @@ def read_tables(data: DataConfig) -> Tables:
     >>> read_tables(DataConfig(dataset="census-income", limit=100)).train.rows
     100
     """
+    cache = Cache() if data.cache else None
+    if data.synthetic is not None:
+        made = (Part(of_part, None, data.limit) for of_part in _drawn(data.synthetic))
+        return Tables(next(made), next(made), next(made), None, cache)
     if data.dataset is not None:
-        train, test = DataFile(TRAIN_FILE), DataFile(TEST_FILE)
+        train, test = _census_training(data), DataFile(TEST_FILE)
         validation = None
         fraction: tuple[float, Literal["train", "test"]] | None = (0.5, "test")
     else:
@@ -78,7 +86,37 @@ def read_tables(data: DataConfig) -> Tables:
     if fraction is not None:
         measured = part(test if fraction[1] == "test" else train, fraction[1], first=True)
     limit = None if data.dataset is not None else memory_limit(data.memory_gb)
-    return Tables(part(train, "train"), measured, part(test, "test"), limit, Cache() if data.cache else None)
+    return Tables(part(train, "train"), measured, part(test, "test"), limit, cache)
+
+
+def synthetic_data(settings: SyntheticConfig) -> Synthetic:
+    """Return the data set that a config's `data.synthetic` describes, with the oracle's AUC on its test rows.
+
+    Raises:
+        UserError: values that do not go together.
+
+    >>> synthetic_data(SyntheticConfig(rows=50, validation_rows=10, test_rows=10)).train.num_rows
+    50
+    """
+    return synthetic(**settings.model_dump())
+
+
+def _drawn(settings: SyntheticConfig) -> list[MadeTable]:
+    """Training, validation and test part, drawn together when the first of them is asked for."""
+    drawn = functools.cache(lambda: synthetic_data(settings))
+    identity = f"synthetic {VERSION} {settings.model_dump_json()}"
+    return [
+        MadeTable(f"{identity} {part}", lambda part=part: getattr(drawn(), part))  # type: ignore[misc]
+        for part in ("train", "validation", "test")
+    ]
+
+
+def _census_training(data: DataConfig) -> DataFile:
+    file = DataFile(TRAIN_FILE)
+    if not data.labelled_rows:
+        return file
+    few = (dict(data.labelled_rows), data.label_seed, data.limit)
+    return MadeTable(f"{file.identity} few labels {few}", lambda: training_table(*few))
 
 
 def memory_limit(gigabytes: float | None) -> int:

@@ -3,9 +3,10 @@ import time
 import numpy as np
 import pytest
 
+from gradalign import UserError
 from gradalign.data import Preprocessing, labels, read_table
 from gradalign.datasets import census_income
-from gradalign.datasets.census_income import CODES, NUMERIC, TEST_FILE, TRAIN_FILE
+from gradalign.datasets.census_income import CODES, NUMERIC, TEST_FILE, TRAIN_FILE, training_table
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +76,30 @@ def test_the_test_file_has_few_unknown_values(data):
     for column in preprocessing.columns:
         if column.kind == "categorical":
             assert np.mean(encoded[column.field] == 1) < 0.001
+
+
+def test_few_labels_of_one_task_and_all_of_the_others(data):
+    few = census_income({"income": 2_000})
+    again, other = (training_table({"income": 2_000}, seed) for seed in (0, 1))
+    kept = ~np.isnan(labels(few.train, few.schema)["income"])
+    assert kept.sum() == 2_000 and again.equals(few.train) and not other.equals(few.train)
+    assert few.train.drop(["income_50k"]).equals(data.train.drop(["income_50k"]))
+    full = labels(data.train, data.schema)["income"]
+    np.testing.assert_array_equal(labels(few.train, few.schema)["income"][kept], full[kept])
+    assert full[kept].mean() == pytest.approx(full.mean(), abs=4 * np.sqrt(0.062 * 0.938 / 2_000))
+    assert few.test.equals(data.test) and few.schema == data.schema
+    fewer = ~np.isnan(labels(training_table({"income": 500}), data.schema)["income"])
+    assert fewer.sum() == 500 and not (fewer & ~kept).any()
+
+
+@pytest.mark.parametrize(
+    ("labelled_rows", "said"),
+    [
+        ({"incom": 10}, 'Did you mean "income"'),
+        ({"income": 0}, "1 or more; received 0"),
+        ({"income": 300_000}, 'asks for 300,000 rows with a label in column "income_50k", and 199,523 have one'),
+    ],
+)
+def test_few_labels_that_cannot_be(labelled_rows, said):
+    with pytest.raises(UserError, match=said):
+        training_table(labelled_rows)

@@ -147,6 +147,18 @@ def test_the_bundled_config_explains_each_key():
             assert at, f"{section}.{key} is not in the bundled config"
 
 
+def test_the_synthetic_config_has_the_arguments_and_defaults_of_the_data_set():
+    import inspect
+
+    from gradalign.datasets import synthetic
+    from gradalign.training.synthetic_config import SyntheticConfig
+
+    defaults = {name: parameter.default for name, parameter in inspect.signature(synthetic).parameters.items()}
+    assert SyntheticConfig().model_dump() == {**defaults, "labelled_share": dict(defaults["labelled_share"])}
+    assert load_config("synthetic").data.synthetic == SyntheticConfig()
+    assert validate({**load_config("synthetic").model_dump(), "data": {"dataset": "synthetic"}}).data.synthetic
+
+
 def test_the_bundled_config_says_what_the_bundled_data_set_says():
     from gradalign.data import infer_schema
     from gradalign.datasets import census_income
@@ -224,6 +236,13 @@ REFUSED = {
     "features.numeric.age.buckets=1": ["features.numeric.age.buckets is 1", "2 or more"],
     "features.numeric.age.transform=project": ["transform: project", "remove buckets"],
     "data.dataset=cencus": ['data.dataset is "cencus"', "census-income"],
+    "data.synthetic={}": ["set data.dataset to synthetic"],
+    "data={dataset: synthetic, synthetic: {corelation: 1}}": ['Did you mean "data.synthetic.correlation"?'],
+    "data={dataset: synthetic, synthetic: {noise: 0}}": ["data.synthetic.noise is 0", "above 0"],
+    "data={dataset: synthetic, synthetic: {labelled_share: {a: 2}}}": ["data.synthetic.labelled_share", "up to 1"],
+    "data={dataset: synthetic, labelled_rows: {sparse: 5}}": ["set data.synthetic.labelled_share instead"],
+    "data={train: a.csv, test: b.csv, labelled_rows: {buy: 5}}": ["is for the data set census-income; remove it"],
+    "data.labelled_rows.income=0": ["data.labelled_rows", "1 or more"],
     "data.train=x.csv": ["data.train has no place"],
     "data={train: a.csv}": ["data.test is missing"],
     "data={train: a.csv, test: b.csv, validation: 1.5 of test}": ["1.5 of test", "between 0 and 1"],
