@@ -57,11 +57,11 @@ def run_one(prepared: Any, method: str, seed: int) -> dict[str, Any]:
             "training": config.training.model_copy(update={"seed": seed}),
         }
     )
-    x, y = prepared.train
-    steps = steps_per_epoch(len(next(iter(y.values()))), config.training.batch_size)
+    rows = prepared.train
+    steps = steps_per_epoch(len(rows), config.training.batch_size)
     keras.utils.set_random_seed(seed)
     model = build_model(config, prepared.preprocessing, steps * config.training.epochs)
-    data = shuffled_batches(x, y, config.training.batch_size, seed, 0, config.training.epochs)
+    data = shuffled_batches(rows, config.training.batch_size, seed, 0, config.training.epochs)
     started = time.perf_counter()
     history = model.fit(data, epochs=config.training.epochs, steps_per_epoch=steps, shuffle=False, verbose=0).history
     seconds = time.perf_counter() - started
@@ -70,7 +70,7 @@ def run_one(prepared: Any, method: str, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"method": method, "seed": seed, "seconds": f"{seconds:.1f}"}
     row.update({task: f"{found[task]['auc']:.6f}" for task in TASKS})
     if model.alignment is not None:
-        checked = report(model, prepared.train, config.training.batch_size, seed)
+        checked = report(model, rows, config.training.batch_size, seed)
         row["discriminator_accuracy"] = f"{history['discriminator_accuracy'][-1]:.4f}"
         row["second_to_first_order_ratio"] = f"{checked.second_to_first:.4f}"
     return row
