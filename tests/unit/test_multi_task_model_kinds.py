@@ -10,7 +10,18 @@ import tensorflow as tf
 import gradalign as ga
 
 from .first_update import WEIGHT, assert_first_update, compiled, fit_once, towers_of, update_by_hand
-from .small_models import TASKS, WIDTH, Subclassed, aligned, all_state, assert_same, data, functional, warnings_of
+from .small_models import (
+    TASKS,
+    WIDTH,
+    Subclassed,
+    aligned,
+    all_state,
+    assert_same,
+    data,
+    functional,
+    restart,
+    warnings_of,
+)
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
@@ -32,7 +43,7 @@ def test_the_encoder_takes_part_in_the_alignment():
     x, y = data(16)
     encoders = []
     for weight in (0.0, 1.0):
-        keras.utils.set_random_seed(1)
+        restart()
         model = compiled(aligned(functional(), weight=weight))
         fit_once(model, x, y)
         encoders.append(model.base.get_layer("encoder").kernel.numpy())
@@ -156,8 +167,7 @@ def test_alignment_of_weight_zero_changes_nothing_in_the_base(kind):
         None,
         ga.AdversarialAlignment(0.0, schedule=1.0, reach="all" if kind == "functional" else "shared"),
     ):
-        keras.utils.clear_session(free_memory=False)
-        keras.utils.set_random_seed(1)
+        restart()
         base = functional(normalize=True, dropout=0.4) if kind == "functional" else Subclassed(dropout=0.4)
         model = ga.MultiTaskModel(base, "encoder", alignment)
         model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy", run_eagerly=True)
@@ -269,7 +279,7 @@ def test_one_task_is_aligned_with_nothing(how):
     x, y = data(16, tasks=tasks)
     states = []
     for alignment in (None, ga.AdversarialAlignment(5.0, schedule=1.0, tasks=["click"])):
-        keras.utils.set_random_seed(1)
+        restart()
         model = compiled(ga.MultiTaskModel(functional(tasks), "encoder", alignment))
         if alignment is None:
             model.fit(x, y, epochs=2, verbose=0)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import gradalign as ga
 
-from .small_models import WIDTH, Subclassed, aligned, all_state, assert_same, data, functional
+from .small_models import WIDTH, Subclassed, aligned, all_state, assert_same, data, functional, restart
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
@@ -109,14 +109,14 @@ def test_weights_alone_without_compile(tmp_path):
 
 
 KILLED = """
-import os, signal, sys
+import os, random, signal, sys
 import numpy as np
 import gradalign
 gradalign.MultiTaskModel  # the name loads Keras by itself
 import keras
 folder, kill = sys.argv[1], sys.argv[2] == "kill"
 given = np.load(folder + "/data.npz")
-keras.utils.set_random_seed(1)
+random.seed(1)
 x = keras.Input((6,), name="x")
 s = keras.layers.Dense(5, "tanh", name="encoder")(keras.layers.BatchNormalization()(x))
 s = keras.layers.Dropout(0.4)(s)
@@ -149,7 +149,7 @@ def test_a_backup_after_a_kill_ends_with_the_weights_of_one_run(monkeypatch, tmp
 
     def run(*arguments):
         # In this process: the start of another takes longer than the training.
-        keras.utils.clear_session(free_memory=False)
+        restart()
         monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path), *arguments])
         exec(KILLED, {})
         with np.load(tmp_path / "state.npz") as stored:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import gradalign as ga
 
-from .small_models import aligned, data, functional
+from .small_models import aligned, data, functional, restart
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
@@ -30,9 +30,8 @@ class Probe(keras.layers.Layer):
 
 def one_step(policy, make_optimizer, discriminator=None):
     """Return the gradients that one step applied to base and discriminator, and the model."""
-    keras.utils.clear_session(free_memory=False)
+    restart()
     keras.config.set_dtype_policy(policy)
-    keras.utils.set_random_seed(1)
     made = None if discriminator is None else discriminator()
     model = aligned(functional(normalize=True), discriminator=made)
     model.compile(make_optimizer(), loss="binary_crossentropy", discriminator_optimizer=SGD(1.0), run_eagerly=True)

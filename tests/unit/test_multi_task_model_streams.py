@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import gradalign as ga
 
-from .small_models import all_state, assert_same, data, functional
+from .small_models import all_state, assert_same, data, functional, restart
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
@@ -18,8 +18,7 @@ NAN = np.nan
 
 
 def compiled(normalize, *, rate=0.1, eager=True, metrics=None):
-    keras.utils.clear_session(free_memory=False)
-    keras.utils.set_random_seed(0)
+    restart()
     alignment = normalize and ga.AdversarialAlignment(0.5, schedule=1.0, normalize=normalize)
     model = ga.MultiTaskModel(functional(TASKS), "encoder", alignment)
     model.compile(keras.optimizers.SGD(rate), loss="binary_crossentropy", metrics=metrics, run_eagerly=eager)
