@@ -36,7 +36,11 @@ if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a 
     from gradalign import training as training
     from gradalign._version import __version__ as __version__
     from gradalign.alignment import AdversarialAlignment as AdversarialAlignment
+    from gradalign.alignment import CosineAlignment as CosineAlignment
+    from gradalign.alignment import MMDAlignment as MMDAlignment
+    from gradalign.alignment import MomentAlignment as MomentAlignment
     from gradalign.diagnostics import check_second_order as check_second_order
+    from gradalign.diagnostics import probe as probe
     from gradalign.errors import GradAlignWarning as GradAlignWarning
     from gradalign.errors import UserError as UserError
     from gradalign.gradients import GradientReversal as GradientReversal
@@ -48,8 +52,11 @@ if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a 
 # The public surface: each name, and the module, or the module and the name in it, that it stands for.
 _PUBLIC = {
     "AdversarialAlignment": "gradalign.alignment:AdversarialAlignment",
+    "CosineAlignment": "gradalign.alignment:CosineAlignment",
     "GradAlignWarning": "gradalign.errors:GradAlignWarning",
     "GradientReversal": "gradalign.gradients:GradientReversal",
+    "MMDAlignment": "gradalign.alignment:MMDAlignment",
+    "MomentAlignment": "gradalign.alignment:MomentAlignment",
     "MultiTaskModel": "gradalign.multi_task_model:MultiTaskModel",
     "UserError": "gradalign.errors:UserError",
     "__version__": "gradalign._version:__version__",
@@ -65,6 +72,7 @@ _PUBLIC = {
     "losses": "gradalign.losses",
     "make_twice_differentiable": "gradalign.layers:make_twice_differentiable",
     "optimizers": "gradalign.optimizers",
+    "probe": "gradalign.diagnostics:probe",
     "reverse_gradient": "gradalign.gradients:reverse_gradient",
     "task_gradients": "gradalign.gradients:task_gradients",
     "training": "gradalign.training",

@@ -20,8 +20,11 @@ from gradalign import _environment
 
 PUBLIC = [
     "AdversarialAlignment",
+    "CosineAlignment",
     "GradAlignWarning",
     "GradientReversal",
+    "MMDAlignment",
+    "MomentAlignment",
     "MultiTaskModel",
     "UserError",
     "__version__",
@@ -37,6 +40,7 @@ PUBLIC = [
     "losses",
     "make_twice_differentiable",
     "optimizers",
+    "probe",
     "reverse_gradient",
     "task_gradients",
     "training",

@@ -8,7 +8,11 @@ True
 
 from gradalign.alignment.adversarial import AdversarialAlignment
 from gradalign.alignment.base import Alignment
+from gradalign.alignment.cosine import CosineAlignment
+from gradalign.alignment.direct import DirectAlignment
 from gradalign.alignment.discriminators import mlp_discriminator
+from gradalign.alignment.mmd import MMDAlignment
+from gradalign.alignment.moments import MomentAlignment
 from gradalign.alignment.objectives import Confusion, LeastSquares, NonSaturating, Objective, Reversal, Wasserstein
 from gradalign.alignment.rows import TaskRows
 from gradalign.alignment.spectral import SpectralDense
@@ -17,7 +21,11 @@ __all__ = [
     "AdversarialAlignment",
     "Alignment",
     "Confusion",
+    "CosineAlignment",
+    "DirectAlignment",
     "LeastSquares",
+    "MMDAlignment",
+    "MomentAlignment",
     "NonSaturating",
     "Objective",
     "Reversal",

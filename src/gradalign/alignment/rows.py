@@ -13,7 +13,7 @@ from gradalign.errors import UserError
 from gradalign.gradients.factors import Factors
 from gradalign.gradients.replicas import sum_over_replicas
 
-__all__ = ["TaskRows", "labelled_rows", "own_rows", "turned"]
+__all__ = ["TaskRows", "kept_first", "labelled_rows", "own_rows", "turned"]
 
 
 class TaskRows:
@@ -121,6 +121,23 @@ class TaskRows:
         found.kept = tf.logical_and(self.kept, rows)
         found._shares = None
         return found
+
+
+def kept_first(kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the numbers of each task's kept rows (T, B), in their order and followed by zeros, and how many, (T,).
+
+    Example:
+        >>> order, counts = kept_first(tf.constant([[False, True, False, True]]))
+        >>> order.numpy().tolist(), counts.numpy().tolist()
+        ([[1, 3, 0, 0]], [2])
+    """
+    places = tf.cumsum(tf.cast(kept, tf.int32), axis=1) - 1
+    tasks, size = tf.shape(kept)[0], tf.shape(kept)[1]
+    # Rows that are left out write a 0, which changes nothing.
+    numbers = tf.where(kept, tf.broadcast_to(tf.range(size), tf.shape(kept)), tf.zeros_like(places))
+    index = tf.stack([tf.broadcast_to(tf.range(tasks)[:, None], tf.shape(kept)), tf.maximum(places, 0)], axis=-1)
+    order = tf.tensor_scatter_nd_max(tf.zeros_like(places), index, numbers)
+    return order, tf.reduce_sum(tf.cast(kept, tf.int32), axis=1)
 
 
 def labelled_rows(task: str, mask: Any, own: Any, g: tf.Tensor) -> tf.Tensor | None:

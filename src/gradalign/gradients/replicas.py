@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["replica_count", "sum_on_first_replica", "sum_over_replicas"]
+__all__ = ["replica_count", "rows_of_replicas", "sum_on_first_replica", "sum_over_replicas", "summed_replicas"]
 
 
 def replica_count() -> int:
@@ -29,6 +29,29 @@ def sum_over_replicas(x: tf.Tensor) -> tf.Tensor:
     if context is None or replica_count() == 1:
         return x
     return context.all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
+def summed_replicas() -> int:
+    """Return how many replicas `sum_over_replicas` sums over here: what all of them compute is divided by it."""
+    return 1 if tf.distribute.get_replica_context() is None else replica_count()
+
+
+def rows_of_replicas(x: tf.Tensor, axis: int = 0) -> tf.Tensor:
+    """Return `x` of all replicas, one behind the other along `axis`; the same on each, differentiable. Alone, `x`.
+
+    Args:
+        x: tensor whose other axes are as long on every replica.
+        axis: of the rows.
+
+    Example:
+        >>> rows_of_replicas(tf.constant([1.0, 2.0])).numpy().tolist()
+        [1.0, 2.0]
+    """
+    if summed_replicas() == 1:
+        return x
+    gathered = tf.distribute.get_replica_context().all_gather(x, axis)
+    gathered.set_shape([None if number == axis else size for number, size in enumerate(x.shape)])
+    return gathered
 
 
 def sum_on_first_replica(gradients: list[Any], *, dense: bool = True) -> list[Any]:

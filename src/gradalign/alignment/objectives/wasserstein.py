@@ -7,9 +7,10 @@ against the rest, and W is their mean:
     W = mean_u [mean_{i in u} f_u(q_ui) - mean_{t != u} mean_{i in t} f_u(q_ti)]
     L_D = -W + lambda mean_t mean_i (|df_t(x_ti) / dx_ti| - 1)^2,    L_M = W
 
-Each row x_ti lies at a random place between a row of task t and a row, drawn at random, of another task, both stopped:
-the penalty trains the critic alone. With `normalize="batch"` rows have a mean square length of 1, the scale that a
-1-Lipschitz critic is made for. Scores have no bound, so W is a length and no probability.
+Each row x_ti lies somewhere between a row of task t and a row of another task, both stopped: the penalty trains the
+critic alone. Deviation: places and partners are not drawn at random but spread evenly. With `normalize="batch"` rows
+have a mean square length of 1, the scale that a 1-Lipschitz critic is made for. Scores have no bound, so W is a length
+and no probability.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tensorflow as tf
 
 from gradalign.alignment.arguments import not_negative
 from gradalign.alignment.objectives.base import Objective
-from gradalign.alignment.rows import TaskRows
+from gradalign.alignment.rows import TaskRows, kept_first
 
 __all__ = ["Wasserstein"]
 
@@ -41,7 +42,7 @@ class Wasserstein(Objective):
         UserError: for another `gradient_penalty`.
 
     Example:
-        >>> from gradalign.alignment.rows import TaskRows
+        >>> from gradalign.alignment.rows import TaskRows, kept_first
         >>> rows = TaskRows(tf.ones([2, 1, 1]), tf.ones([2, 1], tf.bool))
         >>> float(Wasserstein().model_loss(tf.constant([[[3.0, 1.0]], [[0.0, 2.0]]]), rows))
         2.0
@@ -58,7 +59,10 @@ class Wasserstein(Objective):
 
     def model_loss(self, scores: tf.Tensor, rows: TaskRows) -> tf.Tensor:
         """Return W, 0 where fewer than two tasks have rows."""
-        means, present = rows.task_means(scores), rows.present  # (T of the rows, T of the scores)
+        means, present = (
+            rows.task_means(scores),
+            tf.cast(rows.present, scores.dtype),
+        )  # (T of the rows, T of the scores)
         own = tf.eye(scores.shape[-1], dtype=scores.dtype)
         others = tf.maximum(tf.reduce_sum(present) - 1.0, 1.0)
         pairs = present[:, None] * present[None, :]
@@ -74,14 +78,15 @@ class Wasserstein(Objective):
         tasks = rows.kept.shape[0]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(between)
-            own = tf.reshape(tf.eye(tasks, dtype=between.dtype), [tasks, *[1] * (between.shape.rank - 2), tasks])
-            critics = tf.reduce_sum(judge(between) * own)
+            scores = judge(between)
+            own = tf.reshape(tf.eye(tasks, dtype=scores.dtype), [tasks, *[1] * (scores.shape.rank - 2), tasks])
+            critics = tf.reduce_sum(scores * own)
         slopes = tape.gradient(critics, between)
         squared = tf.reduce_sum(tf.square(slopes), axis=-1)
         # The root has no derivative at 0, where a `where` behind it would be too late.
         flat = tf.equal(squared, 0)
         length = tf.where(flat, tf.zeros_like(squared), tf.sqrt(tf.where(flat, tf.ones_like(squared), squared)))
-        return self.gradient_penalty * rows.only(is_pair).mean(tf.square(length - 1.0))
+        return self.gradient_penalty * tf.cast(rows.only(is_pair).mean(tf.square(length - 1.0)), scores.dtype)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -91,29 +96,35 @@ class Wasserstein(Objective):
 def _between_tasks(rows: TaskRows, step: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Return rows (T, B, ..., D) between each row and one of another task, and whether there is such a pair.
 
-    The draw depends on the step alone, so a check that runs a step twice meets the same rows.
+    Places and partners follow additive recurrences, which spread evenly, over rows and steps: a check that runs a step
+    twice meets the same ones, and so does every way of running it.
     """
     shape = tf.shape(rows.gradients)
     tasks, width = rows.kept.shape[0], rows.gradients.shape[-1]
     gradients = tf.reshape(tf.stop_gradient(rows.gradients), tf.stack([tasks, -1, width]))
     kept = tf.reshape(rows.kept, [tasks, -1])
     size = tf.shape(kept)[1]
-    seed = tf.cast(tf.convert_to_tensor(step), tf.int32)
+    row = tf.cast(tf.reshape(tf.range(tasks * size), [tasks, size]), tf.float64)
+    round_ = tf.cast(tf.convert_to_tensor(step) % 2**20, tf.float64) + 1.0
 
-    def drawn(number: int, of: list[Any]) -> tf.Tensor:
-        # One algorithm by name: left to choose, XLA takes another one.
-        return tf.random.stateless_uniform(of, tf.stack([seed, number]), dtype=tf.float32, alg="philox")
+    def spread(of_row: float, of_step: float) -> tf.Tensor:
+        """Numbers from 0 to 1, (T, B)."""
+        number = row * of_row + round_ * of_step
+        return number - tf.floor(number)
 
-    # Kept rows first, in random order, so that the n-th row of another task is one of its kept ones, drawn at random.
-    order = tf.argsort(drawn(1, [tasks, size]) + tf.cast(tf.logical_not(kept), tf.float32), axis=1)
-    counts = tf.reduce_sum(tf.cast(kept, tf.int32), axis=1)
-    away = tf.cast(drawn(2, [tasks, size]) * (tasks - 1), tf.int32) + 1
-    partner = (tf.range(tasks)[:, None] + tf.minimum(away, max(tasks - 1, 1))) % tasks
+    order, counts = kept_first(kept)
+    away = tf.cast(spread(_PLASTIC, _GOLDEN) * (tasks - 1), tf.int32) + 1
+    partner = (tf.range(tasks)[:, None] + away) % tasks
     count = tf.gather(counts, partner)
-    position = tf.range(size)[None, :] % tf.maximum(count, 1)
-    row = tf.gather_nd(order, tf.stack([partner, position], axis=-1))
-    other = tf.gather_nd(gradients, tf.stack([partner, row], axis=-1))
-    share = tf.cast(drawn(3, [tasks, size]), gradients.dtype)[..., None]
-    is_pair = tf.logical_and(kept, count > 0) & (tasks > 1)
+    shift = tf.cast(tf.cast(count, tf.float64) * spread(0.0, _PLASTIC), tf.int32)
+    position = (tf.range(size)[None, :] + shift) % tf.maximum(count, 1)
+    of_partner = tf.gather_nd(order, tf.stack([partner, position], axis=-1))
+    other = tf.gather_nd(gradients, tf.stack([partner, of_partner], axis=-1))
+    share = tf.cast(spread(_GOLDEN, _PLASTIC_SQUARED), gradients.dtype)[..., None]
+    is_pair = kept & (count > 0) & (tasks > 1)
     between = tf.where(is_pair[..., None], share * gradients + (1.0 - share) * other, tf.zeros_like(gradients))
     return tf.reshape(between, shape), tf.reshape(is_pair, shape[:-1])
+
+
+# Inverses of the golden ratio, of the plastic number and of its square: no multiple of them comes near a whole number.
+_GOLDEN, _PLASTIC, _PLASTIC_SQUARED = 0.6180339887498949, 0.7548776662466927, 0.5698402909980532
