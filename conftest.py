@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.metadata
 import importlib.util
 import os
 import random
@@ -18,8 +19,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Before anything imports TensorFlow, and for the processes that tests start.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Compilation is most of what a compiled test costs; what XLA fuses and computes is the same.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Compilation is most of what a compiled test costs; what XLA fuses and computes is the same. A flag that a version does
+# not know ends the process, so the second one, which spares a fifth, is for the version that it was tried on.
+_TENSORFLOW = importlib.metadata.version("tensorflow")
+_QUICK_FUSION = " --xla_cpu_use_fusion_emitters=false" if _TENSORFLOW.startswith("2.21.") else ""
+os.environ.setdefault("XLA_FLAGS", f"--xla_backend_optimization_level=0{_QUICK_FUSION}")
 # The tests' arrays are tiny and each worker has one core: threads within an operation would wait for one another.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
