@@ -7,7 +7,14 @@ from typing import Any
 
 import keras
 
-from gradalign.alignment import AdversarialAlignment
+from gradalign.alignment import (
+    AdversarialAlignment,
+    Alignment,
+    CosineAlignment,
+    MMDAlignment,
+    MomentAlignment,
+    Wasserstein,
+)
 from gradalign.architectures import shared_private
 from gradalign.data import Preprocessing
 from gradalign.errors import UserError
@@ -57,7 +64,7 @@ def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) 
     except ValueError as error:
         raise UserError(str(error)) from None
     model = MultiTaskModel(base, shared="shared_embedding", alignment=_alignment(config, total_steps))
-    rate = None if config.alignment.method == "none" else config.alignment.discriminator_learning_rate
+    rate = config.alignment.discriminator_learning_rate if config.alignment.method == "adversarial" else None
     model.compile(
         _optimizer(config, base),
         loss={task: loss_of(spec.loss) for task, spec in config.tasks.items()},
@@ -97,17 +104,32 @@ def loss_of(settings: LossConfig) -> keras.losses.Loss:
     )
 
 
-def _alignment(config: Config, total_steps: int) -> AdversarialAlignment | None:
+def _alignment(config: Config, total_steps: int) -> Alignment | None:
     settings = config.alignment
     if settings.method == "none":
         return None
+    of_all: dict[str, Any] = {
+        "schedule": settings.schedule,
+        "total_steps": total_steps,
+        "tasks": settings.tasks,
+        "reach": settings.reach,
+        "fraction": settings.fraction,
+        "every": settings.every,
+        "sign_free": settings.sign_free,
+    }
+    if settings.method == "cosine":
+        return CosineAlignment(settings.weight, **of_all)
+    of_most = {**of_all, "normalize": settings.normalize, "balance_labels": settings.balance_labels}
+    if settings.method == "mmd":
+        return MMDAlignment(settings.weight, kernel=settings.kernel, bandwidth=settings.bandwidth, **of_most)
+    if settings.method == "moments":
+        return MomentAlignment(settings.weight, mean=settings.mean, covariance=settings.covariance, **of_most)
+    has_penalty = settings.objective == "wasserstein"
     return AdversarialAlignment(
         settings.weight,
-        normalize=settings.normalize,
-        schedule=settings.schedule,
-        total_steps=total_steps,
-        tasks=settings.tasks,
-        reach=settings.reach,
-        fraction=settings.fraction,
-        every=settings.every,
+        objective=Wasserstein(settings.gradient_penalty) if has_penalty else settings.objective,
+        label_smoothing=settings.label_smoothing,
+        spectral_norm=settings.spectral_norm,
+        discriminator_steps=settings.discriminator_steps,
+        **of_most,
     )

@@ -213,10 +213,24 @@ class ModelConfig(_Section):
     dropout: float = Field(0.0, ge=0, lt=1, description="a number from 0 up to, but without, 1")
 
 
+# Which methods have an option; every other key is of all.
+_METHODS_WITH = {
+    **dict.fromkeys(("normalize", "balance_labels"), ("adversarial", "mmd", "moments")),
+    **dict.fromkeys(
+        ("objective", "gradient_penalty", "label_smoothing", "spectral_norm", "discriminator_steps"), ("adversarial",)
+    ),
+    "discriminator_learning_rate": ("adversarial",),
+    **dict.fromkeys(("kernel", "bandwidth"), ("mmd",)),
+    **dict.fromkeys(("mean", "covariance"), ("moments",)),
+}
+
+
 class AlignmentConfig(_Section):
     """How the tasks' gradients are aligned. With `method: none` the other keys play no part."""
 
-    method: Literal["adversarial", "none"] = Field("adversarial", description='"adversarial" or "none"')
+    method: Literal["adversarial", "cosine", "mmd", "moments", "none"] = Field(
+        "adversarial", description='"adversarial", "cosine", "mmd", "moments" or "none"'
+    )
     weight: float = Field(0.1, ge=0, description="a number, 0 or more")
     normalize: Literal["batch", "l2", "none"] = Field("batch", description='"batch", "l2" or "none"')
     schedule: Literal["ganin", "linear"] | Annotated[float, Field(ge=0)] = Field(
@@ -226,7 +240,40 @@ class AlignmentConfig(_Section):
     fraction: float = Field(1.0, gt=0, le=1, description="a number above 0, up to 1")
     every: int = Field(1, ge=1, description="a whole number, 1 or more")
     tasks: list[str] | None = Field(None, min_length=2, description="null, or a list of two task names or more")
+    sign_free: bool = Field(False, description="true or false")
+    balance_labels: bool = Field(False, description="true or false")
+    objective: Literal["reversal", "non_saturating", "confusion", "least_squares", "wasserstein"] = Field(
+        "reversal", description='"reversal", "non_saturating", "confusion", "least_squares" or "wasserstein"'
+    )
+    gradient_penalty: float = Field(10.0, ge=0, description="a number, 0 or more; only with objective: wasserstein")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="a number from 0 up to, but without, 1")
+    spectral_norm: bool = Field(False, description="true or false")
+    discriminator_steps: int = Field(1, ge=1, description="a whole number, 1 or more")
     discriminator_learning_rate: float | None = Field(None, gt=0, description="null, or a number above 0")
+    kernel: Literal["gaussian", "laplacian"] = Field("gaussian", description='"gaussian" or "laplacian"')
+    bandwidth: float | None = Field(None, gt=0, description="null, or a number above 0")
+    mean: float = Field(1.0, ge=0, description="a number, 0 or more")
+    covariance: float = Field(1.0, ge=0, description="a number, 0 or more")
+
+    @model_validator(mode="after")
+    def _options_of_the_method(self) -> AlignmentConfig:
+        if self.method == "none":
+            return self
+        given = [key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default]
+        for key in given:
+            methods = _METHODS_WITH.get(key, (self.method,))
+            if self.method not in methods:
+                raise ValueError(
+                    f"alignment.{key} is {getattr(self, key)} and alignment.method is {self.method}, which has no such "
+                    f"option; remove it, or take method: {' or '.join(methods)}."
+                )
+        if "gradient_penalty" in given and self.objective != "wasserstein":
+            raise ValueError("alignment.gradient_penalty is of objective: wasserstein alone; remove one of the two.")
+        if "label_smoothing" in given and self.objective == "wasserstein":
+            raise ValueError("alignment.label_smoothing has no place in objective: wasserstein; remove one of the two.")
+        if self.method == "moments" and self.mean == self.covariance == 0.0:
+            raise ValueError("alignment.mean and alignment.covariance are both 0; let one of them be above 0.")
+        return self
 
 
 class TrainingConfig(_Section):

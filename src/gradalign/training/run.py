@@ -191,8 +191,8 @@ def _alignment_metrics(prepared: Prepared, model: MultiTaskModel, last: Row) -> 
     return {
         **found,
         "strength": float(model.alignment.strength),
-        "discriminator_accuracy": last["discriminator_accuracy"],
-        "chance": model.alignment.chance_accuracy,
+        "discriminator_accuracy": last.get("discriminator_accuracy"),
+        "chance": 1.0 / len(model.alignment.aligned_tasks) if model.alignment.has_weights else None,
         "second_to_first_order_ratio": second_order.second_to_first,
     }
 

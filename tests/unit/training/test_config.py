@@ -201,6 +201,19 @@ REFUSED = {
     "alignment.schedule=fast": ['alignment.schedule is "fast"', "ganin"],
     "alignment.schedule=-1": ["alignment.schedule is -1"],
     "alignment.normalize=l1": ['alignment.normalize is "l1"', '"batch", "l2" or "none"'],
+    "alignment.method=coral": ['alignment.method is "coral"', '"moments"'],
+    "alignment={method: cosine, normalize: l2}": [
+        "normalize is l2",
+        "method is cosine",
+        "adversarial or mmd or moments",
+    ],
+    "alignment={method: mmd, objective: confusion}": ["objective is confusion", "take method: adversarial"],
+    "alignment.bandwidth=2": ["alignment.bandwidth is 2", "take method: mmd"],
+    "alignment.gradient_penalty=1": ["objective: wasserstein alone"],
+    "alignment={objective: wasserstein, label_smoothing: 0.1}": [
+        "label_smoothing has no place in objective: wasserstein"
+    ],
+    "alignment={method: moments, mean: 0, covariance: 0}": ["mean and alignment.covariance are both 0"],
     "alignment.tasks=[income, x]": ['names "x"', "income, college, never_married"],
     "alignment.tasks=[income]": ["alignment.tasks is", "two task names"],
     "model.towers=[64, -1]": ["model.towers is [64, -1]", "whole numbers"],
