@@ -1,4 +1,4 @@
-"""The command line: `gradalign train | evaluate | predict | export | check | bench`.
+"""The command line: `gradalign train | evaluate | predict | export | check | probe | bench`.
 
 What a command does is in `gradalign.training` and `gradalign.benchmarks`, which are imported inside the commands:
 `gradalign --help` loads no TensorFlow. A wrong input ends in one sentence on stderr and exit code 2, an interruption in
@@ -187,6 +187,33 @@ def check(target: str, overrides: tuple[str, ...]) -> None:
     report = second_order(target, overrides)
     click.echo(str(report))
     sys.exit(0 if report.ok else 1)
+
+
+@main.command()
+@_RUN
+@click.option("--data", type=click.Path(path_type=Path), help="A Parquet or CSV file instead of the run's test part.")
+@click.option(
+    "--normalize",
+    type=click.Choice(["batch", "l2", "none"]),
+    help="Of the gradients; by default as the run's alignment.",
+)
+@click.option("--rows", type=click.IntRange(min=30), default=10_000, show_default=True, help="Rows to use at most.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the rows and the classifier."
+)
+@_command
+def probe(run_path: Path, data: Path | None, normalize: str | None, rows: int, seed: int) -> None:
+    """Train a new classifier to tell which task a gradient of RUN's model comes from, on rows that RUN has not seen.
+
+    Its accuracy stands beside two chance levels: of a blind guess, and of one that sees the labels alone. RUN gets
+    probe.json and a picture of the gradients, probe.svg.
+    """
+    run = _open(run_path)
+    from gradalign.training.probe import PICTURE, PROBE
+    from gradalign.training.probe import probe as probe_run
+
+    click.echo(str(probe_run(run, data, normalize=normalize, rows=rows, seed=seed)))
+    click.echo(f"Written: {run.path / PROBE} and {PICTURE}")
 
 
 @main.command()

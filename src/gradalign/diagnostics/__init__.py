@@ -1,8 +1,20 @@
-"""Diagnostics: does the alignment reach the shared tensor, and what is worth keeping while it trains."""
+"""Diagnostics: does the alignment reach the shared tensor, does it work, and what is worth keeping while it trains."""
 
 from gradalign.diagnostics.callbacks import BestCheckpoint
 from gradalign.diagnostics.discriminator_checks import LabelLeak
+from gradalign.diagnostics.gradient_probe import probe
+from gradalign.diagnostics.probe_report import Distance, ProbeReport
 from gradalign.diagnostics.report import SecondOrderReport, TaskNorms
 from gradalign.diagnostics.second_order import check_second_order, norms_at_shared
 
-__all__ = ["BestCheckpoint", "LabelLeak", "SecondOrderReport", "TaskNorms", "check_second_order", "norms_at_shared"]
+__all__ = [
+    "BestCheckpoint",
+    "Distance",
+    "LabelLeak",
+    "ProbeReport",
+    "SecondOrderReport",
+    "TaskNorms",
+    "check_second_order",
+    "norms_at_shared",
+    "probe",
+]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from gradalign.data import DataFile, Part
+from gradalign.data import DataFile, EncodedRows, Part
 from gradalign.data.cache import Cache
 from gradalign.training.encoding import Encoder
 from gradalign.training.measure import TaskMetrics, measure
@@ -24,6 +26,14 @@ def evaluate(run: Run, data: Path | None = None) -> dict[str, TaskMetrics]:
     Raises:
         UserError: the file is missing or damaged, or lacks a column.
     """
+    with encoded(run, data) as rows:
+        _, truth = rows
+        return measure(truth, scores_of_rows(run.model().base, rows))
+
+
+@contextlib.contextmanager
+def encoded(run: Run, data: Path | None = None) -> Iterator[EncodedRows]:
+    """Give the encoded rows that `evaluate` measures on; arguments and errors are its own."""
     settings, preprocessing = run.config.data, run.preprocessing()
     if data is None:
         tables = read_tables(settings)
@@ -32,6 +42,4 @@ def evaluate(run: Run, data: Path | None = None) -> dict[str, TaskMetrics]:
         tables = Tables(part, None, part, memory_limit(settings.memory_gb), Cache() if settings.cache else None)
     with tempfile.TemporaryDirectory(prefix="gradalign-") as folder:
         encoder = Encoder(run.config, preprocessing, tables, Path(folder))
-        rows = encoder.encode(tables.test, "test", str(data) if data is not None else "the test part")
-        _, truth = rows
-        return measure(truth, scores_of_rows(run.model().base, rows))
+        yield encoder.encode(tables.test, "test", str(data) if data is not None else "the test part")

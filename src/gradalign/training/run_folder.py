@@ -99,7 +99,8 @@ def load_model(path: Path) -> MultiTaskModel:
     """
     import keras
 
-    import gradalign.multi_task_model  # noqa: F401  (registers the classes that the file names)
+    import gradalign.multi_task_model
+    import gradalign.optimizers  # noqa: F401  (both register classes that the file names)
 
     damage = _damage_of_zip(path)
     if damage is not None:

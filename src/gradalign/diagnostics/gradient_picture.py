@@ -1,0 +1,69 @@
+"""A picture of the tasks' gradients in two dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["draw_points", "two_dimensions"]
+
+# Told apart by shape, and by lightness in grey.
+_MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
+_COLOURS = ("#174a7e", "#e8890c", "#5aa469", "#9b3fb5", "#c23b3b", "#8f7a1e", "#3fb8c4", "#6b6b6b")
+_INSIDE = 0.99  # share of the points that the axes show
+
+
+def two_dimensions(gradients: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], tuple[float, float]]:
+    """Return the gradients along the two directions in which they vary most (principal component analysis).
+
+    Args:
+        gradients: {task: (n, D)}, D of 1 or more.
+
+    Returns:
+        {task: (n, 2)} and the shares of the variance along both directions; zeros where there is one dimension.
+    """
+    together = np.concatenate(list(gradients.values())).astype(np.float64)
+    centre = together.mean(0)
+    _, sizes, directions = np.linalg.svd(together - centre, full_matrices=False)
+    variances = np.pad(np.square(sizes), (0, 2))
+    # The sign of a direction is arbitrary; so that one seed gives one picture, its largest entry is positive.
+    plane = np.zeros((together.shape[1], 2))
+    for i, direction in enumerate(directions[:2]):
+        plane[:, i] = direction * np.sign(direction[np.abs(direction).argmax()] or 1.0)
+    shares = variances[:2] / max(variances.sum(), 1e-300)
+    points = {task: (g - centre) @ plane for task, g in gradients.items()}
+    return points, (float(shares[0]), float(shares[1]))
+
+
+def draw_points(points: Mapping[str, np.ndarray], shares: tuple[float, float], title: str, path: str | Path) -> None:
+    """Write a picture of points by task, with equal axes.
+
+    Args:
+        points: {task: (n, 2)}.
+        shares: of the variance along both axes.
+        title: above the picture.
+        path: to write; `.svg` or `.png`.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    # Neither a window nor settings of the process: a figure of its own.
+    with mpl.rc_context({"svg.hashsalt": "gradalign", "svg.fonttype": "none", "font.size": 10}):
+        figure = Figure(figsize=(6.0, 5.5), layout="constrained")
+        axes = figure.add_subplot()
+        for number, (task, of_task) in enumerate(points.items()):
+            kind = number % len(_MARKERS)
+            look: dict[str, Any] = {"marker": _MARKERS[kind], "color": _COLOURS[kind], "alpha": 0.6, "linewidths": 0}
+            axes.scatter(of_task[:, 0], of_task[:, 1], s=16, label=task, **look)
+        together = np.abs(np.concatenate(list(points.values())))
+        edge = 1.1 * float(np.quantile(together.max(1), _INSIDE)) or 1.0
+        axes.set(xlim=(-edge, edge), ylim=(-edge, edge), aspect="equal", title=title)
+        axes.set_xlabel(f"first principal component ({shares[0]:.0%} of the variance)")
+        axes.set_ylabel(f"second principal component ({shares[1]:.0%} of the variance)")
+        axes.legend(title="task", loc="upper right")
+        name = Path(path)
+        metadata = {"Date": None} if name.suffix == ".svg" else None
+        figure.savefig(name, format=name.suffix[1:], dpi=150, metadata=metadata, bbox_inches="tight")
