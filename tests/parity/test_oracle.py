@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import combinations, cycle, product
 
 import numpy as np
 import pytest
@@ -19,8 +19,9 @@ def central_difference(value, weights, name, direction, h=1e-5):
     return (value(moved[0]) - value(moved[1])) / (2 * h)
 
 
-@pytest.mark.parametrize("case", [*SMOOTH[::3], CASES[-1]], ids=str)
-@pytest.mark.parametrize("strength", [1.0, 0.3])
+@pytest.mark.parametrize(
+    ("case", "strength"), list(zip([*SMOOTH[::3], CASES[-1]], cycle([1.0, 0.3]), strict=False)), ids=str
+)
 def test_every_gradient_agrees_with_finite_differences(case, strength):
     network, batch, start = case.network(loss_weights={"buy": 0.5}), batch_of(case), start_weights(case)
     result = oracle.step(network, oracle.tensors(start), batch, strength)

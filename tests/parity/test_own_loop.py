@@ -23,7 +23,7 @@ from .keras_side import (
 )
 from .own_loop import OwnLoop
 from .problems import CASES, FIELDS, SHARED_DIM, WIDTH, Case, batch_of, start_weights
-from .test_fit import ADAM_RUNS, SGD_RUNS
+from .test_fit import ADAM_RUNS, FIVE, SGD_RUNS
 
 WEIGHT, LOSS_WEIGHTS = 0.7, {"buy": 0.5}
 EVERY = [("eager", case) for case in CASES]
@@ -32,10 +32,11 @@ EVERY = [("eager", case) for case in CASES]
 TRACED = [
     ("graph", CASES[0]),
     ("graph", Case(3, "relu", "batch", private=False, labels="uneven", sample_weight=True)),
+    ("graph", FIVE),
 ]
 COMPILED = [
     ("jit", CASES[14]),
-    ("jit", Case(5, "softplus", "none", private=False, labels="uneven", row_task=True)),
+    ("jit", FIVE),
 ]
 REACH_SHARED = [("eager", CASES[8]), ("jit", CASES[5])]  # graph: test_fit.py
 
@@ -109,7 +110,7 @@ def test_float32(mode, case, dtype, floatx):
 
 def test_under_autograph(floatx):
     """A plain `@tf.function`, which rewrites the Python that it traces."""
-    compare(Case(2, "tanh", "batch", labels="uneven"), "autograph")
+    compare(Case(2, "tanh", "batch", private=False, labels="uneven"), "autograph")
 
 
 def test_keras_own_gelu(floatx):

@@ -45,28 +45,38 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("strength", [1.0, 0.3, 0.0])
-def test_orders_one_to_three(name, way, strength, mode, floatx):
-    in_keras, in_torch, by_hand = FUNCTIONS[name]
-    reverse = WAYS[way](strength)
-
-    def run():
-        return three_orders(in_keras, reverse, POINT)
-
-    got = [float(v) for v in (run if mode == "eager" else tf.function(run, jit_compile=mode == "jit"))()]
-
-    x = torch.tensor(POINT, dtype=torch.float64, requires_grad=True)
-    found = in_torch(oracle.reverse(x, strength))
-    wanted = [found.item()]
+def three_orders_in_torch(f, strength, point):
+    x = torch.tensor(point, dtype=torch.float64, requires_grad=True)
+    found = f(oracle.reverse(x, strength))
+    values = [found.item()]
     for _ in range(3):
         (found,) = torch.autograd.grad(found, x, create_graph=True)
-        wanted.append(found.item())
-    np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-15)
-    hand = [(-strength) ** n * derivative for n, derivative in enumerate(by_hand(POINT), start=1)]
-    np.testing.assert_allclose(got[1:], hand, rtol=1e-12, atol=1e-15)
+        values.append(found.item())
+    return values
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+@pytest.mark.parametrize("way", WAYS)
+def test_orders_one_to_three(way, mode, floatx):
+    """All functions and strengths in one traced function."""
+    reversals = {strength: WAYS[way](strength) for strength in (1.0, 0.3, 0.0)}
+
+    def run():
+        return {
+            (name, strength): three_orders(in_keras, reverse, POINT)
+            for name, (in_keras, _, _) in FUNCTIONS.items()
+            for strength, reverse in reversals.items()
+        }
+
+    found = (run if mode == "eager" else tf.function(run, jit_compile=mode == "jit"))()
+    assert len(found) == 9
+    for (name, strength), values in found.items():
+        got = [float(v) for v in values]
+        _, in_torch, by_hand = FUNCTIONS[name]
+        wanted = three_orders_in_torch(in_torch, strength, POINT)
+        np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-15, err_msg=f"{name}, {strength}")
+        hand = [(-strength) ** n * derivative for n, derivative in enumerate(by_hand(POINT), start=1)]
+        np.testing.assert_allclose(got[1:], hand, rtol=1e-12, atol=1e-15, err_msg=f"{name}, {strength}")
 
 
 def test_a_change_of_strength_reaches_a_traced_function(floatx):

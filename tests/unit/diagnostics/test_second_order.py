@@ -204,6 +204,7 @@ def test_losses_without_curvature(loss):
     assert ga.check_second_order(compiled(aligned(base), loss), batch()).ok
 
 
+@pytest.mark.usefixtures("no_first_batch_check")
 @pytest.mark.parametrize(("kind", "check"), [("functional", ga.check_second_order), ("subclassed", norms_at_shared)])
 def test_the_model_is_not_changed(kind, check):
     base = functional(normalize=True, dropout=0.3) if kind == "functional" else Subclassed(dropout=0.3)
@@ -224,7 +225,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("case", "reach"), zip(CASES, ["all", "shared", "shared", "all"], strict=True))
+@pytest.mark.parametrize(("case", "reach"), list(zip(CASES, ["all", "shared", "shared", "all"], strict=True)))
 def test_batches_of_every_kind(case, reach):
     given = CASES[case](*data(16))
     report = ga.check_second_order(make(reach=reach), given)
