@@ -30,6 +30,7 @@ class CosineAlignment(DirectAlignment):
     A pair of tasks is compared on the rows for which both have a label and a gradient; a row that only one task has
     takes no part, and a pair without a common row does not count. A label turns its gradient round, so tasks whose
     labels differ are at odds in it whatever the representation: `sign_free=True` compares the ways of the logits.
+    It needs smooth towers: the direction of a ReLU tower's gradient does not change with the shared tensor.
 
     Args:
         weight: largest strength, 0 or more.

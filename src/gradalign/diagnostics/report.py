@@ -64,6 +64,7 @@ class SecondOrderReport:
         leak: what the labels alone give away; `None` for tasks that are not binary.
         path_layers: layers between the shared tensor and a loss whose second derivative is wrong or missing.
         has_discriminator: whether the alignment has weights of its own, which can be saturated.
+        can_keep_lengths: whether the alignment takes another `normalize` than unit length.
     """
 
     tasks: dict[str, TaskNorms]
@@ -82,6 +83,7 @@ class SecondOrderReport:
     leak: LabelLeak | None = None
     path_layers: list[PathLayer] = field(default_factory=list)
     has_discriminator: bool = True
+    can_keep_lengths: bool = True
 
     @property
     def second_to_first(self) -> float:
@@ -110,7 +112,7 @@ class SecondOrderReport:
             found.append(
                 f'{what} {_tasks(turning)}, because with normalize="l2" and a piecewise-linear tower (ReLU or linear) '
                 "the direction of the gradient does not change with the shared tensor; use smooth activations such as "
-                'gelu in the tower, or normalize="batch".'
+                "gelu in the tower" + (', or normalize="batch".' if self.can_keep_lengths else ".")
             )
         elif bent and not self.has_discriminator:
             found.append(

@@ -136,17 +136,18 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
             bends=second > DEAD_BELOW * first or _bends(run, gradients),
         )
     with _unchanged(model):
-        leaks = len(tasks) > 1 and mixes_rows(model.alignment, run.task_rows)
+        leaks = model.alignment.has_weights and len(tasks) > 1 and mixes_rows(model.alignment, run.task_rows)
     return SecondOrderReport(
         tasks=tasks,
         first=_norm(run.at_shared(run.losses)),
         second=_norm(run.at_shared(run.alignment_loss)),
         normalize=model.alignment.normalize,
         mixes_rows=leaks,
-        leak=None
-        if model.alignment.needs_positives
-        else label_leak(run.forward.rows, run.forward.predictions, list(tasks)),
+        leak=label_leak(run.forward.rows, run.forward.predictions, list(tasks))
+        if model.alignment.has_weights and not model.alignment.needs_positives
+        else None,
         has_discriminator=model.alignment.has_weights,
+        can_keep_lengths="normalize" in model.alignment.get_config(),
         path_layers=run.path_layers,
     )
 
