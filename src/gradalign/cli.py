@@ -75,7 +75,7 @@ def main() -> None:
 def train(
     config: str | None, out: Path | None, overrides: tuple[str, ...], overwrite: bool, resumed: Path | None
 ) -> None:
-    """Train the model of CONFIG, a YAML file or the name of a bundled one: census-income.
+    """Train the model of CONFIG, a YAML file or the name of a bundled one: census-income, synthetic.
 
     The run folder holds the resolved config, the history, the metrics, the model and its served form. An interrupted
     run is kept in <out>.partial; `gradalign train --resume <out>` goes on with it.
@@ -83,7 +83,7 @@ def train(
     if resumed is not None and (config or out or overrides or overwrite):
         raise UserError("--resume goes on with a run as it was begun; give it without CONFIG and other options.")
     if resumed is None and config is None:
-        raise UserError("Name a config: a YAML file, or the bundled census-income.")
+        raise UserError("Name a config: a YAML file, or the bundled census-income or synthetic.")
 
     from gradalign.training.config_file import load_config
     from gradalign.training.run_folder import partial_of, refuse_if_taken
