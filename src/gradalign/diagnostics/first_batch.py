@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from gradalign.diagnostics.second_order import norms_at_shared
 from gradalign.errors import GradAlignWarning
+from gradalign.gradients._keras_compat import first_replica_spec
 
 __all__ = ["checked_on_first_batch"]
 
@@ -38,7 +39,7 @@ def checked_on_first_batch(model: Any, train_function: Callable[[Any], Any]) -> 
         model.prepare(x, y)
         if model.alignment is not None and (sentences := _sentences(model, first)):
             warnings.warn(" ".join(sentences), GradAlignWarning, stacklevel=2)
-        return train_function(_iterator_again(iterator, batches))
+        return train_function(_iterator_again(model.distribute_strategy, iterator, batches))
 
     return checked
 
@@ -47,11 +48,25 @@ def _sentences(model: Any, batch: Any) -> list[str]:
     return norms_at_shared(model, batch).sentences()
 
 
-def _iterator_again(iterator: Any, batches: list[Any]) -> Any:
+def _iterator_again(strategy: Any, iterator: Any, batches: list[Any]) -> Any:
     """Return an iterator over `batches` of the type of `iterator`, so that the step is traced no second time for it."""
-    if not isinstance(iterator, tf.data.Iterator):
+    if isinstance(iterator, tf.data.Iterator):
+        return iter(_dataset(batches, iterator.element_spec))
+    if not isinstance(iterator, tf.distribute.DistributedIterator):
         return iter(batches)
-    specs = iterator.element_spec
+    # A function that makes a pipeline is asked for one a machine, whose elements go to the replicas in turn.
+    parts = [part for batch in batches for part in _of_replicas(strategy, batch)]
+    dataset = _dataset(parts, first_replica_spec(iterator.element_spec))
+    return iter(strategy.distribute_datasets_from_function(lambda _: dataset))
+
+
+def _of_replicas(strategy: Any, batch: Any) -> list[Any]:
+    flat = [strategy.experimental_local_results(part) for part in tf.nest.flatten(batch)]
+    return [tf.nest.pack_sequence_as(batch, part) for part in zip(*flat, strict=True)]
+
+
+def _dataset(batches: list[Any], specs: Any) -> tf.data.Dataset:
+    """Return a dataset of `batches`, with the axes free that `specs` leave free."""
 
     @tf.autograph.experimental.do_not_convert
     def as_specified(*parts: Any) -> Any:
@@ -60,7 +75,7 @@ def _iterator_again(iterator: Any, batches: list[Any]) -> Any:
     # Not `from_generator`: that makes the whole process hand memory back to the system at once, which slows every step.
     datasets = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
     joined: Any = functools.reduce(lambda first, then: first.concatenate(then), datasets)
-    return iter(joined)
+    return joined
 
 
 def _with_free_axes(value: Any, spec: Any) -> Any:

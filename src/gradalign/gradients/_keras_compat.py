@@ -16,6 +16,7 @@ Each was tried on Keras 3.10 and 3.15; beside it, why the public API does not do
 - `Layer._tracker`: a layer that is built refuses another in an attribute's place.
 - `Layer._trainable_variables`, `_non_trainable_variables`: what `build` made, whatever is frozen now.
 - `model_supports_jit`: under deterministic operations, which TensorFlow tells nobody of, Keras leaves XLA out.
+- `PerReplicaSpec._value_specs`: the shapes of one replica's part of a distributed batch.
 - `compile_utils.get_loss`, `get_metric`: how `compile` reads `"accuracy"`, `"ce"`, functions and objects.
 """
 
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.backend import get_keras_mask, set_keras_mask
 from keras.src.models.functional import Functional, operation_fn
 from keras.src.trainers import compile_utils
@@ -34,6 +36,7 @@ __all__ = [
     "build_sharing",
     "children",
     "copy_mask",
+    "first_replica_spec",
     "functional_inputs",
     "functional_outputs",
     "graph_nodes",
@@ -133,6 +136,11 @@ def run_nodes(nodes: Iterable[Any], tensors: dict[int, Any], training: bool | No
 def runs_xla() -> bool:
     """Tell whether Keras would choose XLA here, for layers that XLA compiles."""
     return bool(model_supports_jit(keras.Sequential(name="none")))
+
+
+def first_replica_spec(spec: Any) -> Any:
+    """Return what a distributed iterator's `element_spec`, in any structure, says of the first replica's part."""
+    return tf.nest.map_structure(lambda part: getattr(part, "_value_specs", (part,))[0], spec)
 
 
 def seed_states(layer: Any) -> list[Any]:
