@@ -98,7 +98,7 @@ def aligned(base, *, shared="encoder", weight=0.5, schedule=1.0, **settings):
 
 
 def unchecked(patch):
-    """Leave out the check on the first batch, and that this batch is handed on apart, for which replicas trace anew."""
+    """Leave out the check on the first batch, and that this batch is handed on apart."""
     patch.setattr("gradalign.multi_task_model.checked_on_first_batch", lambda model, function: function)
 
 

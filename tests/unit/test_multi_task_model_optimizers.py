@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import gradalign as ga
 
-from .small_models import TASKS, WIDTH, aligned, all_state, assert_same, data, functional, restart, unchecked
+from .small_models import TASKS, WIDTH, aligned, all_state, assert_same, data, functional, restart
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
@@ -140,8 +140,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_replicas_update_by_the_whole_gradient(mirrored_strategy, name, monkeypatch):
-    unchecked(monkeypatch)
+def test_replicas_update_by_the_whole_gradient(mirrored_strategy, name):
     policy, make = WHOLE[name]
     x, y = rows(24, missing=0.3)
     states = []
