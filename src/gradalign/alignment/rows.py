@@ -105,6 +105,7 @@ class TaskRows:
 
     def mapped(self, change: Callable[[tf.Tensor], tf.Tensor]) -> TaskRows:
         """Return the same rows after `change`, which leaves values as they are, such as `tf.stop_gradient`."""
+        self._weighed()  # Once for all copies: it may take a sum over replicas.
         found = copy.copy(self)
         if self.factors is None:
             found._gradients = change(self.gradients)
