@@ -243,12 +243,11 @@ class _Passes:
         return [*first, *kernels, *biases, *trained]
 
     def _kernel_gradient(self, b: tf.Tensor, h: tf.Tensor, v: tf.Tensor | None, j: tf.Tensor) -> tf.Tensor:
-        """Return `(b ∘ h + v)ᵀ j`; `v` has the sampled rows, where rows are sampled."""
-        if v is None:
-            return tf.matmul(h, b * j, transpose_a=True)
-        # One product: beside a second one, putting the few rows in their places is cheap.
-        both = b * h + v if self.rows is None else tf.tensor_scatter_nd_add(b * h, self.rows[:, None], v)
-        return tf.matmul(both, j, transpose_a=True)
+        """Return `(b ∘ h + v)ᵀ j`, in one product where `v` has all rows."""
+        if v is not None and self.rows is None:
+            return tf.matmul(b * h + v, j, transpose_a=True)
+        of_logit = tf.matmul(h, b * j, transpose_a=True)
+        return of_logit if v is None else of_logit + tf.matmul(v, self.at_rows(j), transpose_a=True)
 
 
 def _activated(
