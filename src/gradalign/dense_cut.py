@@ -17,7 +17,18 @@ from gradalign.gradients.recording import layer_paths, recorded
 from gradalign.layers.field_embedding import FieldEmbedding
 from gradalign.tasks import layers_without_xla
 
-__all__ = ["Rest", "adds_a_loss", "dense_obstacle", "is_table"]
+__all__ = ["Rest", "adds_a_loss", "dense_obstacle", "is_table", "loops_over_steps"]
+
+
+def loops_over_steps(base: keras.Model) -> bool:
+    """Tell whether a recurrent layer in `base` is a loop, whose second derivative XLA compiles anew in every step.
+
+    Example:
+        >>> x = keras.Input((5, 3))
+        >>> [loops_over_steps(keras.Model(x, keras.layers.GRU(2, unroll=unroll)(x))) for unroll in (False, True)]
+        [True, False]
+    """
+    return any(isinstance(layer, keras.layers.RNN) and not layer.unroll for layer in layer_paths(base).values())
 
 
 def dense_obstacle(base: keras.Model, *, run_eagerly: bool = False, replicas: int = 1) -> str | None:

@@ -19,16 +19,20 @@ from gradalign.tasks import Batch
 __all__ = ["DensePart", "chosen_mode"]
 
 
-def chosen_mode(jit_compile: Any, obstacle: str | None, devices: Iterable[str] | None = None) -> Any:
+def chosen_mode(
+    jit_compile: Any, obstacle: str | None, devices: Iterable[str] | None = None, *, loops: bool = False
+) -> Any:
     """Return what is compiled: `"dense"`, or what Keras takes as `jit_compile`.
 
-    `"auto"` compiles nothing where there is no accelerator: on a CPU the compiled step takes longer. Where there is
-    one, it is `"dense"` if the base can be cut at its tables, and Keras' choice if not.
+    `"auto"` compiles nothing where there is no accelerator, since on a CPU the compiled step takes longer, nor where
+    XLA would compile loops anew in every step. Else it is `"dense"` if the base can be cut at its tables, and Keras'
+    choice if not.
 
     Args:
         jit_compile: what `MultiTaskModel.compile` was given.
         obstacle: what `gradalign.dense_cut.dense_obstacle` found.
         devices: the kinds of devices, such as `"GPU"`; those that TensorFlow sees where it is `None`.
+        loops: whether the second derivative goes through a loop.
 
     Raises:
         UserError: for an unknown mode, and for `"dense"` where there is an obstacle.
@@ -47,7 +51,7 @@ def chosen_mode(jit_compile: Any, obstacle: str | None, devices: Iterable[str] |
         return jit_compile
     if devices is None:
         devices = [device.device_type for device in tf.config.get_visible_devices()]
-    if set(devices) <= {"CPU"}:
+    if set(devices) <= {"CPU"} or loops:
         return False
     return "dense" if obstacle is None and runs_xla() else "auto"
 

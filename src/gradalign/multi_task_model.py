@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from gradalign.alignment.base import Alignment
 from gradalign.alignment.optimizer import discriminator_optimizer_like
-from gradalign.dense_cut import dense_obstacle
+from gradalign.dense_cut import dense_obstacle, loops_over_steps
 from gradalign.dense_part import DensePart, chosen_mode
 from gradalign.diagnostics.first_batch import checked_on_first_batch
 from gradalign.errors import GradAlignWarning, UserError
@@ -202,7 +202,7 @@ class MultiTaskModel(MultiTaskSteps):
             run_eagerly: run the steps as plain Python.
             steps_per_execution: steps of one call of the compiled function.
             jit_compile: compile the steps with XLA; `"dense"` compiles a training step but for the tables, whose
-                gradients stay sparse. `"auto"`: nothing on CPUs; else `"dense"` for a base that can be cut at tables,
+                gradients stay sparse. `"auto"`: nothing on CPUs or with loops; else `"dense"` where it can be had,
                 see `gradalign.dense_part`, and Keras' choice for others.
             auto_scale_loss: scale the loss where the base computes in float16.
             discriminator_optimizer: of the alignment's own weights; default the kind of `optimizer` at ten times its
@@ -220,7 +220,8 @@ class MultiTaskModel(MultiTaskSteps):
             discriminator_optimizer = keras.optimizers.get(discriminator_optimizer)
         replicas = self.distribute_strategy.num_replicas_in_sync
         check_optimizers(optimizer, discriminator_optimizer, replicas)
-        mode = chosen_mode(jit_compile, dense_obstacle(self.base, run_eagerly=run_eagerly, replicas=replicas))
+        obstacle = dense_obstacle(self.base, run_eagerly=run_eagerly, replicas=replicas)
+        mode = chosen_mode(jit_compile, obstacle, loops=self.alignment is not None and loops_over_steps(self.base))
         check_compiled(mode, run_eagerly, self.base)
         self._held.dense = DensePart(self.base) if mode == "dense" else None
         super().compile(

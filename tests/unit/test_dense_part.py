@@ -173,6 +173,7 @@ def test_auto_goes_by_the_devices():
     assert chosen_mode("auto", None, ["CPU"]) is False
     assert chosen_mode("auto", None, ["CPU", "GPU"]) == "dense"
     assert chosen_mode("auto", "it has no table", ["CPU", "TPU"]) == "auto"
-    assert chosen_mode(True, None, ["CPU"]) is True
+    assert chosen_mode("auto", None, ["CPU", "GPU"], loops=True) is False
+    assert chosen_mode(True, None, ["CPU"], loops=True) is True
     with pytest.raises(ga.UserError, match=r'"auto" or "dense"; received \'Dense\''):
         chosen_mode("Dense", None)

@@ -30,6 +30,7 @@ _STOCK = (keras.layers.LayerNormalization, keras.layers.BatchNormalization, kera
 _SWAP = "or let ga.make_twice_differentiable(base) swap it before you wrap the base"
 _MARK = "gradalign_layer_"
 _MAX_POOLING = ("MaxPool", "MaxPoolV2", "MaxPool3D")
+_LOOPS = ("While", "StatelessWhile")
 
 
 # Operations whose derivative jumps.
@@ -183,20 +184,26 @@ def _findings(base: Any, paths: dict[str, Any], way: set[str], stops: list[str])
 
 
 def _without_kernel(base: Any, paths: dict[str, Any], kinds: dict[str, str], compiled: bool) -> list[PathLayer]:
-    """Return the layers with an operation whose second derivative TensorFlow, or XLA, does not have."""
+    """Return the layers with an operation whose second derivative TensorFlow, or XLA, does not have or keep."""
     layers = list(paths.items())
     found: dict[PathLayer, None] = {}
     for name, kind in sorted(kinds.items()):
         number = _innermost(name)
         path, layer = (base.name, base) if number is None else layers[number]
+        raises = True
         if kind == "Softsign":
             reason, mend = "has no second derivative in TensorFlow (softsign)", "take another activation, such as tanh"
         elif kind in _MAX_POOLING and compiled:
             reason = "has no second derivative that XLA can compile (max pooling)"
             mend = "give compile jit_compile=False, or take average or global max pooling"
+        elif kind in _LOOPS and compiled:
+            raises, reason = False, "is a loop, whose second derivative XLA compiles anew in every step"
+            mend = "give compile jit_compile=False"
+            if isinstance(layer, (keras.layers.RNN, keras.layers.Bidirectional)):
+                mend += ", or the layer unroll=True"
         else:
             continue
-        found[PathLayer(path, type(layer).__name__, reason, mend, raises=True)] = None
+        found[PathLayer(path, type(layer).__name__, reason, mend, raises=raises)] = None
     return list(found)
 
 

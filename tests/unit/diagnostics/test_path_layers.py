@@ -200,6 +200,27 @@ def test_a_stop_gradient_of_the_base_itself_names_the_base():
 
 
 @pytest.mark.parametrize(
+    ("layer", "compiled", "sentence"),
+    [
+        (
+            L.SimpleRNN(2, name="steps"),
+            True,
+            'layer "steps" (SimpleRNN) is a loop, whose second derivative XLA compiles',
+        ),
+        (L.Bidirectional(ga.layers.LSTM(2), name="steps"), True, "jit_compile=False, or the layer unroll=True"),
+        (ga.layers.GRU(2, name="steps"), False, None),
+        (ga.layers.GRU(2, unroll=True, name="steps"), True, None),
+    ],
+)
+def test_loops_that_xla_compiles_in_every_step_are_named(layer, compiled, sentence):
+    x = keras.Input((STEPS, WIDTH))
+    base = keras.Model(x, {"a": L.Dense(1)(layer(L.Dense(WIDTH, name="encoder")(x)))})
+    found = layers_without_second_order(base, "encoder", tf.TensorSpec((None, STEPS, WIDTH)), compiled=compiled)
+    assert not any(layer.raises for layer in found)
+    assert [sentence in said for said in path_sentences(found)] == ([] if sentence is None else [True])
+
+
+@pytest.mark.parametrize(
     ("layer", "jit_compile", "sentence"),
     [
         (L.Dense(4, "softsign", name="soft"), False, 'layer "soft" (Dense) has no second derivative in TensorFlow'),
