@@ -5,6 +5,8 @@
 3
 """
 
+from gradalign.diagnostics.adversary_guard import AdversaryGuard
 from gradalign.diagnostics.callbacks import BestCheckpoint
+from gradalign.diagnostics.gradient_monitor import GradientMonitor
 
-__all__ = ["BestCheckpoint"]
+__all__ = ["AdversaryGuard", "BestCheckpoint", "GradientMonitor"]

@@ -185,7 +185,7 @@ class AdversarialAlignment(Alignment):
     def align(self, rows: TaskRows, update_metrics: bool) -> tf.Tensor:
         """Return the discriminator's loss; the model gets its own side's gradient, times the strength."""
         if self._objective.reverses:
-            scores = self._scores(rows.mapped(lambda x: reverse_gradient(x, self.strength)))
+            scores = self.scores(rows.mapped(lambda x: reverse_gradient(x, self.strength)))
             loss = self._objective.discriminator_loss(scores, self._targets(scores), rows)
         else:
             scores, own = self._scores_and_loss(rows.mapped(tf.stop_gradient))
@@ -207,7 +207,7 @@ class AdversarialAlignment(Alignment):
     def model_loss(self, rows: TaskRows) -> tf.Tensor:
         """Return what the model minimises, a function of the rows alone: no gradient reaches the discriminator."""
         with self._stopped_weights():
-            scores = self._scores(rows)
+            scores = self.scores(rows)
             if self._objective.reverses:
                 return -self._objective.discriminator_loss(scores, self._targets(scores), rows)
             return self._objective.model_loss(scores, rows)
@@ -236,7 +236,7 @@ class AdversarialAlignment(Alignment):
 
     def _scores_and_loss(self, rows: TaskRows) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the discriminator's scores and its loss, for rows whose gradients are stopped."""
-        scores = self._scores(rows)
+        scores = self.scores(rows)
         loss = self._objective.discriminator_loss(scores, self._targets(scores), rows)
         penalty = self._objective.penalty(
             lambda x: self._as_scores(self._logits_of_gradients(x), rows), rows, self.step
@@ -248,8 +248,8 @@ class AdversarialAlignment(Alignment):
         own = tf.reshape(tf.eye(tasks, dtype=scores.dtype), [tasks, *[1] * (scores.shape.rank - 2), tasks])
         return (1.0 - self.label_smoothing) * own + self.label_smoothing / tasks if self.label_smoothing else own
 
-    def _scores(self, rows: TaskRows) -> tf.Tensor:
-        """Return the discriminator's logits of all rows, (T, B, ..., T)."""
+    def scores(self, rows: TaskRows) -> tf.Tensor:
+        """Return the discriminator's logits of all rows, (T, B, ..., T): its own task first, those named last."""
         # (T, B, ...) to (T·B, ...): the discriminator meets all tasks in one batch.
         logits = self._logits_of_gradients(rows.gradients) if rows.factors is None else self._logits_of_factors(rows)
         return self._as_scores(logits, rows)

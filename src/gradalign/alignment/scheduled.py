@@ -21,6 +21,10 @@ class Scheduled(keras.layers.Layer):
     """Base class of `Alignment`: weight, schedule, and the share of steps and rows that an alignment sees.
 
     Arguments are those of `AdversarialAlignment`.
+
+    Attributes:
+        damping: a variable, 1 at first, that multiplies the strength; what watches over training assigns it, such as
+            `gradalign.callbacks.AdversaryGuard`. Saved with the model; no function is traced anew for it.
     """
 
     def __init__(
@@ -47,6 +51,15 @@ class Scheduled(keras.layers.Layer):
         self._fixed_strength: float | None = None
         self.step = self._counter("step", 0)
         self.total_steps = self._counter("total_steps", self.given_total_steps or 0)
+        self.damping = self.add_weight(
+            name="damping",
+            shape=(),
+            dtype="float64",
+            initializer="ones",
+            trainable=False,
+            autocast=False,
+            aggregation="only_first_replica",
+        )
 
     def _counter(self, name: str, value: int) -> Any:
         return self.add_weight(
@@ -60,9 +73,14 @@ class Scheduled(keras.layers.Layer):
 
     @property
     def strength(self) -> tf.Tensor:
-        """`weight × every × schedule(progress)` now, a float64 scalar."""
+        """`weight × every × schedule(progress) × damping` now, a float64 scalar."""
         if self._fixed_strength is not None:
             return tf.constant(self._fixed_strength, tf.float64)
+        return self.scheduled_strength * tf.convert_to_tensor(self.damping)
+
+    @property
+    def scheduled_strength(self) -> tf.Tensor:
+        """`weight × every × schedule(progress)` now: what the strength is without damping, a float64 scalar."""
         steps = tf.cast(tf.convert_to_tensor(self.step), tf.float64)
         total = tf.cast(tf.convert_to_tensor(self.total_steps), tf.float64)
         progress = tf.minimum(steps / tf.maximum(total, 1.0), 1.0)
@@ -114,6 +132,7 @@ class Scheduled(keras.layers.Layer):
         self.step.assign_add(1)
 
     def reset_schedule(self, total_steps: int | None = None) -> None:
-        """Start the schedule again, over `total_steps` or what the constructor or the next `fit` says."""
+        """Start the schedule again, over `total_steps` or what the constructor or the next `fit` says, undamped."""
         self.step.assign(0)
+        self.damping.assign(1.0)
         self.total_steps.assign(int(total_steps or self.given_total_steps or 0))
