@@ -128,4 +128,4 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One run for all tests of a worker."""
     shop = make_shop(tmp_path_factory.mktemp("shop"))
     run = shop.folder / "run"
-    return Trained(shop, run, invoke("train", shop.config, "--out", run))
+    return Trained(shop, run, invoke("train", shop.config, "--out", run, "--set", "training.monitor_every=3"))

@@ -34,6 +34,7 @@ def test_a_run_folder_holds_what_the_documentation_says(trained):
     assert 0.0 <= alignment["discriminator_accuracy"] <= 1.0
     assert alignment["second_to_first_order_ratio"] > 0.01
     assert 0.099 < alignment["strength"] < 0.1
+    assert 0.5 <= alignment["label_aware_chance"] < 1.0 and 0.0 < alignment["share_of_gradient"] < 1.0
     training = metrics["training"]
     assert (training["epochs"], training["steps"]) == (2, 10)
     assert training["rows_per_second"] == pytest.approx(600 / training["seconds"], rel=0.01)
@@ -44,6 +45,9 @@ def test_the_history_has_one_row_an_epoch(trained):
     rows = list(csv.DictReader((trained.run / "history.csv").open()))
     assert [row["epoch"] for row in rows] == ["1", "2"]
     assert {"loss", "buy_loss", "buy_auc", "val_loss", "val_like_auc", "alignment_loss", "seconds"} <= set(rows[0])
+    assert {"buy_gradient_norm", "buy_like_gradient_cosine", "like_discriminator_accuracy", "alignment_share"} <= set(
+        rows[0]
+    )
     seconds = json.loads((trained.run / "metrics.json").read_text())["training"]["seconds"]
     assert sum(float(row["seconds"]) for row in rows) == pytest.approx(seconds, abs=1e-3)
 
@@ -77,7 +81,9 @@ def test_without_alignment_nothing_is_said_of_a_discriminator(shop, monkeypatch)
         "strength": 0.0,
         "discriminator_accuracy": None,
         "chance": None,
+        "label_aware_chance": None,
         "second_to_first_order_ratio": None,
+        "share_of_gradient": None,
     }
 
 

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from gradalign.alignment import AdversarialAlignment
+from gradalign.alignment.rows import TaskRows
 from gradalign.diagnostics.gradient_figures import (
     label_aware_chance,
     length,
@@ -79,6 +80,9 @@ class GradientLook:
         with outer:
             with forward.tape, record_outputs(self._layers, watch) as recorded:
                 predictions = predictions_by_task(model.base, model.base(inputs, training=False))
+                # Where tasks are chained, a prediction depends on another one; its copy goes into its own loss alone.
+                predictions = {task: tf.identity(predictions[task]) for task in self._losses}
+                outer.watch(predictions)
                 forward.add_losses(self._losses, predictions, y, sample_weight, model.tasks)
             forward.shared = [tensor for of_layer in recorded.values() for tensor in of_layer]
             gradients = forward.tape.gradients(forward.totals, forward.shared, allow_unused=True)
@@ -99,7 +103,9 @@ class GradientLook:
             second = length(at_shared) / tf.cast(forward.batch_rows, tf.float64)
             figures["second_to_first_order_ratio"] = second / length(_weighted_sum(gradients, factors))
             if isinstance(alignment, AdversarialAlignment):
-                figures |= self._of_discriminator(alignment, rows, forward, y, sample_weight)
+                totals = [forward.totals[task] for task in alignment.aligned_tasks]
+                slopes = outer.gradient(totals, {task: predictions[task] for task in alignment.aligned_tasks})
+                figures |= _of_discriminator(alignment, rows, slopes)
         return figures
 
     def _of_tasks(self, forward: Forward, gradients: Any) -> dict[str, tf.Tensor]:
@@ -119,44 +125,42 @@ class GradientLook:
             figures[f"{pair}_conflicting_rows"] = conflicting[t, u]
         return figures
 
-    def _of_discriminator(
-        self, alignment: AdversarialAlignment, rows: Any, forward: Forward, y: Any, sample_weight: Any
-    ) -> dict[str, tf.Tensor]:
-        tasks = alignment.aligned_tasks
-        right, cross_entropy = named_right(alignment.scores(rows), rows)
-        figures = {f"{task}_discriminator_accuracy": right[t] for t, task in enumerate(tasks)}
-        figures |= {f"{task}_discriminator_cross_entropy": cross_entropy[t] for t, task in enumerate(tasks)}
-        figures["discriminator_chance"] = tf.constant(alignment.chance_accuracy, tf.float64)
-        codes, classes = self._codes(forward, y, sample_weight)
-        figures["discriminator_label_aware_chance"] = label_aware_chance(codes, classes, rows)
-        return figures
 
-    def _codes(self, forward: Forward, y: Any, sample_weight: Any) -> tuple[list[tf.Tensor], int]:
-        """Return what each aligned task's labels make of its rows, and how many such codes there are.
+def _of_discriminator(
+    alignment: AdversarialAlignment, rows: TaskRows, slopes: dict[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    tasks = alignment.aligned_tasks
+    right, cross_entropy = named_right(alignment.scores(rows), rows)
+    figures = {f"{task}_discriminator_accuracy": right[t] for t, task in enumerate(tasks)}
+    figures |= {f"{task}_discriminator_cross_entropy": cross_entropy[t] for t, task in enumerate(tasks)}
+    figures["discriminator_chance"] = tf.constant(alignment.chance_accuracy, tf.float64)
+    codes, classes = _codes(slopes, alignment.sign_free)
+    figures["discriminator_label_aware_chance"] = label_aware_chance(codes, classes, rows)
+    return figures
 
-        The sign of the loss's derivative by the task's output, which for one output is that by its logit, or the output
-        of several at which it is lowest, the row's class.
-        """
-        alignment = self._model.alignment
-        # Of the predictions alone: where tasks are chained, one depends on another.
-        apart, outputs = Forward(), {task: tf.stop_gradient(forward.predictions[task]) for task in self._losses}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(outputs)
-            apart.add_losses(self._losses, outputs, y, sample_weight, self._model.tasks)
-            totals = [apart.totals[task] for task in alignment.aligned_tasks]
-        slopes = tape.gradient(totals, {task: outputs[task] for task in alignment.aligned_tasks})
-        codes, classes = [], 2
-        for slope in slopes.values():
-            width = slope.shape[1:].num_elements()
-            by_row = tf.reshape(slope, [-1, width])
-            classes = max(classes, width)
-            if width > 1:
-                codes.append(tf.argmin(by_row, axis=1, output_type=tf.int32))
-            elif alignment.sign_free:  # turned so that the label does not show
-                codes.append(tf.zeros(tf.shape(by_row)[:1], tf.int32))
-            else:
-                codes.append(tf.cast(by_row[:, 0] < 0, tf.int32))
-        return codes, classes
+
+def _codes(slopes: dict[str, tf.Tensor], sign_free: bool) -> tuple[list[tf.Tensor], int]:
+    """Return what each aligned task's labels make of its rows, and how many such codes there are.
+
+    For one output the sign of the loss's derivative by it, which is that by its logit; for several the one at which it
+    is lowest, the row's class.
+
+    Args:
+        slopes: `{task: derivatives by its outputs (B, ...)}`.
+        sign_free: gradients of tasks with one output are turned so that the label does not show.
+    """
+    codes, classes = [], 2
+    for slope in slopes.values():
+        width = slope.shape[1:].num_elements()
+        by_row = tf.reshape(slope, [-1, width])
+        classes = max(classes, width)
+        if width > 1:
+            codes.append(tf.argmin(by_row, axis=1, output_type=tf.int32))
+        elif sign_free:
+            codes.append(tf.zeros(tf.shape(by_row)[:1], tf.int32))
+        else:
+            codes.append(tf.cast(by_row[:, 0] < 0, tf.int32))
+    return codes, classes
 
 
 def _weighted_sum(gradients: Any, factors: Any) -> list[tf.Tensor]:

@@ -27,8 +27,8 @@ class GradientMonitor(keras.callbacks.Callback):
 
     Every `every` batches it looks at the same rows, with the model in inference mode, so that a curve shows the model
     and not what was drawn. A look changes nothing of the model: weights, moving statistics, seeds, metrics and the
-    schedule's step stay. It costs about one aligned step on `rows` rows; the first one of a `fit` also traces its
-    function. In an epoch with fewer batches it looks once, at the end.
+    schedule's step stay. It costs about one aligned step on `rows` rows; the first one also traces its function, which
+    takes seconds. In an epoch with fewer batches it looks once, at the end.
 
     The epoch's logs, and so `history`, `CSVLogger` and `TensorBoard` behind it in the list of callbacks, get the means
     over the epoch's looks. With `g_ti` the gradient of row i's loss of task t, in the notation of docs/design.md:

@@ -286,6 +286,7 @@ class TrainingConfig(_Section):
         "lazy_adam", description='"lazy_adam", "lazy_adagrad", "row_wise_adagrad" or "adam"'
     )
     seed: int = Field(0, ge=0, lt=2**31, description="a whole number, 0 or more")
+    monitor_every: int = Field(0, ge=0, description="a whole number of steps, or 0 for never")
     jit_compile: bool | Literal["auto", "dense"] = Field("auto", description='true, false, "auto" or "dense"')
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from rich.console import Console
 
 from gradalign._version import __version__
 from gradalign.data import Preprocessing
+from gradalign.diagnostics import GradientMonitor
 from gradalign.multi_task_model import MultiTaskModel
 from gradalign.training import run_folder
 from gradalign.training.batches import batches, shuffled_batches, steps_per_epoch
@@ -28,6 +31,8 @@ from gradalign.training.progress import TrainingProgress
 from gradalign.training.rows import Tables, read_tables
 from gradalign.training.run_folder import Run
 from gradalign.training.scoring import scores_of_rows
+
+MONITOR_ROWS = 1024
 
 
 def default_out(config: Config) -> Path:
@@ -168,22 +173,33 @@ def _fit(prepared: Prepared, model: MultiTaskModel, history: list[Row], partial:
             epochs=training.epochs,
             steps_per_epoch=steps_per_epoch(rows, training.batch_size),
             validation_data=validation,
-            callbacks=[checkpoint, progress],
+            callbacks=[*_monitors(prepared), checkpoint, progress],  # the checkpoint writes what monitors logged
             shuffle=False,  # the batches are shuffled already
             verbose=0,
         )
     return checkpoint.history
 
 
+def _monitors(prepared: Prepared) -> list[GradientMonitor]:
+    """What looks at the tasks' gradients, on training rows that depend on nothing but the seed."""
+    every, seed, count = prepared.config.training.monitor_every, prepared.config.training.seed, len(prepared.train)
+    if every == 0:
+        return []
+    chosen = np.sort(np.random.default_rng(seed).choice(count, min(MONITOR_ROWS, count), replace=False))
+    return [GradientMonitor(prepared.train.take(chosen), every=every, rows=MONITOR_ROWS)]
+
+
 def _alignment_metrics(prepared: Prepared, model: MultiTaskModel, last: Row) -> dict[str, Any]:
-    """How the alignment ended: the discriminator's accuracy of the last epoch beside chance, and its reach."""
+    """How the alignment ended: the discriminator's accuracy of the last epoch beside chance, reach and share."""
     config = prepared.config
     found: dict[str, Any] = {
         "method": config.alignment.method,
         "strength": 0.0,
         "discriminator_accuracy": None,
         "chance": None,
+        "label_aware_chance": None,
         "second_to_first_order_ratio": None,
+        "share_of_gradient": None,
     }
     if model.alignment is None:
         return found
@@ -193,8 +209,16 @@ def _alignment_metrics(prepared: Prepared, model: MultiTaskModel, last: Row) -> 
         "strength": float(model.alignment.strength),
         "discriminator_accuracy": last.get("discriminator_accuracy"),
         "chance": 1.0 / len(model.alignment.aligned_tasks) if model.alignment.has_weights else None,
+        "label_aware_chance": _figure(last, "discriminator_label_aware_chance"),
         "second_to_first_order_ratio": second_order.second_to_first,
+        "share_of_gradient": _figure(last, "alignment_share"),
     }
+
+
+def _figure(last: Row, name: str) -> float | None:
+    """An epoch's mean over the monitor's looks; None without a monitor, and where there was nothing to average."""
+    value = last.get(name)
+    return None if value is None or math.isnan(value) else value
 
 
 def _training_metrics(rows: int, batch_size: int, history: list[Row]) -> dict[str, Any]:

@@ -195,6 +195,7 @@ REFUSED = {
     "training.learning_rate=.nan": ["training.learning_rate is NaN"],
     "training.learning_rate=.inf": ["training.learning_rate is Infinity"],
     "training.seed=-1": ["training.seed is -1", "0 or more"],
+    "training.monitor_every=-1": ["training.monitor_every is -1", "0 for never"],
     "training.jit_compile=maybe": ['training.jit_compile is "maybe"', "true, false"],
     "training=null": ["training is null", "a mapping"],
     "alignment.weight=-0.1": ["alignment.weight is -0.1", "0 or more"],
