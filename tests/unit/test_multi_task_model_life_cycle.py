@@ -61,7 +61,7 @@ def test_a_copy_trains_on_as_the_model(how, kind):
 def test_a_copy_of_an_alignment(how):
     gradients = {"click": tf.constant([[1.0, 2.0], [0.5, -1.0]]), "buy": tf.constant([[-1.0, 0.0], [3.0, 1.0]])}
     new = COPIES[how](ga.AdversarialAlignment(0.3, normalize="l2", schedule="linear", total_steps=7, tasks=["click"]))
-    assert new.weight == 0.3 and new.normalize == "l2" and new.tasks == ["click"] and not new.variables[2:]
+    assert new.weight == 0.3 and new.normalize == "l2" and new.tasks == ["click"] and not new.variables[3:]
     alignment = ga.AdversarialAlignment(0.3, schedule="linear", total_steps=7)
     loss = alignment(gradients)
     alignment.advance()
