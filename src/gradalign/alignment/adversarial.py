@@ -59,7 +59,8 @@ class AdversarialAlignment(Alignment):
             the shared tensor.
         per: `"row"` or `"position"`, see `gradalign.gradients.normalize`.
         fraction: share of each batch's rows that the alignment sees, drawn anew for each step; above 0, up to 1. Its
-            loss is a mean over rows, so the expected gradient stays, but for `"batch"`'s root mean square.
+            loss is a mean over rows, so the expected gradient stays, but for `"batch"`'s root mean square, and where a
+            task has so few labels in a batch that draws miss them all: such a draw adds nothing for it.
         every: the alignment takes part in every so-manieth step, with that many times the strength, so the expected
             gradient of the model stays. The discriminator then learns that many times less often. In an epoch without
             such a step, alignment loss and accuracy read 0.

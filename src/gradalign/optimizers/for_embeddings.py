@@ -29,6 +29,10 @@ class EmbeddingsOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # 
         self.tables, self.rest = (_optimizer(argument, o) for argument, o in (("tables", tables), ("rest", rest)))
         if kwargs:
             raise UserError(f"Give {', '.join(kwargs)} to the optimizers inside, not to the one around them.")
+        if self.tables is self.rest:
+            raise UserError("tables and rest are one optimizer, which can train one list of variables; give two.")
+        if isinstance(names, str) or not names or not all(isinstance(name, str) for name in names):
+            raise UserError(f"names is a list of names of weights; received {names!r}.")
         self.names = list(names)
         self._ratio = 1.0  # of the learning rates; kept for the time that one of them is 0, as in a warm-up
 
@@ -82,6 +86,11 @@ class EmbeddingsOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # 
         self.tables.learning_rate = float(value) * self._ratio
         self.rest.learning_rate = value
 
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """Leave variables, given themselves or by parts of their names, out of both weight decays; before training."""
+        for optimizer in (self.tables, self.rest):
+            optimizer.exclude_from_weight_decay(var_list, var_names)
+
     def finalize_variable_values(self, var_list: Any) -> None:
         """Put averaged weights in place where `rest` keeps any."""
         for optimizer, _, variables in self._parted(var_list, var_list):
@@ -90,7 +99,7 @@ class EmbeddingsOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         parts = {n: keras.saving.serialize_keras_object(o) for n, o in (("tables", self.tables), ("rest", self.rest))}
-        return {**parts, "names": self.names, "name": self.name}
+        return {**parts, "names": self.names, "name": self.name, "ratio": self._ratio}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> EmbeddingsOptimizer:
@@ -99,7 +108,10 @@ class EmbeddingsOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # 
             n: keras.saving.deserialize_keras_object(config[n], custom_objects=custom_objects)
             for n in ("tables", "rest")
         }
-        return cls(**{**config, **parts})
+        ratio = config.get("ratio", 1.0)
+        made = cls(**{key: value for key, value in config.items() if key != "ratio"} | parts)
+        made._ratio = ratio
+        return made
 
 
 def for_embeddings(tables: Any, rest: Any, *, names: Sequence[str] = TABLES) -> EmbeddingsOptimizer:
@@ -111,7 +123,7 @@ def for_embeddings(tables: Any, rest: Any, *, names: Sequence[str] = TABLES) -> 
         names: the last part of the paths of tables.
 
     Raises:
-        UserError: when it is built, where no variable is a table.
+        UserError: for arguments that cannot be used; when it is built, where no variable is a table.
 
     Example:
         >>> from gradalign.optimizers import LazyAdam
@@ -126,6 +138,8 @@ def for_embeddings(tables: Any, rest: Any, *, names: Sequence[str] = TABLES) -> 
 
 def _optimizer(argument: str, given: Any) -> Any:
     found = keras.optimizers.get(given)
+    if found is None:
+        raise UserError(f"{argument} is an optimizer, or what keras.optimizers.get takes; received None.")
     if isinstance(found, (keras.optimizers.LossScaleOptimizer, EmbeddingsOptimizer)):
         raise UserError(f"{argument} is a plain optimizer; put {type(found).__name__} around the whole.")
     if found.loss_scale_factor:

@@ -122,6 +122,32 @@ def test_what_is_refused():
         for_embeddings(tables=LazyAdam(), rest=keras.optimizers.SGD(loss_scale_factor=128.0))
     with pytest.raises(ga.UserError, match="rest accumulates gradients"):
         for_embeddings(tables=LazyAdam(), rest=keras.optimizers.Adam(gradient_accumulation_steps=2))
+    with pytest.raises(ga.UserError, match=r"rest is an optimizer.*received None"):
+        for_embeddings(tables=LazyAdam(), rest=None)
+    both = LazyAdam()
+    with pytest.raises(ga.UserError, match="tables and rest are one optimizer"):
+        for_embeddings(tables=both, rest=both)
+    for names in ("table", [], [1]):
+        with pytest.raises(ga.UserError, match="names is a list of names of weights"):
+            for_embeddings(tables=LazyAdam(), rest="adam", names=names)
+
+
+def test_a_warm_up_from_zero_keeps_the_ratio_of_the_rates_when_saved():
+    optimizer = for_embeddings(tables=LazyAdam(0.01), rest=keras.optimizers.Adam(0.001))
+    optimizer.learning_rate = 0.0
+    again = type(optimizer).from_config(optimizer.get_config())
+    again.learning_rate = 0.001
+    assert float(again.tables.learning_rate) == pytest.approx(0.01)
+
+
+def test_variables_left_out_of_weight_decay():
+    kept, decayed = (keras.Variable(np.ones(2, "float32"), name=name) for name in ("bias", "kernel"))
+    table = keras.Variable(np.ones((2, 2), "float32"), name="table")
+    optimizer = for_embeddings(tables=LazyAdam(0.1), rest=keras.optimizers.SGD(0.1, weight_decay=0.5))
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    optimizer.apply([tf.zeros([2, 2]), tf.zeros(2), tf.zeros(2)], [table, kept, decayed])
+    np.testing.assert_allclose(kept, [1.0, 1.0])
+    np.testing.assert_allclose(decayed, [0.95, 0.95], rtol=1e-6)
 
 
 def test_a_table_of_another_name():
