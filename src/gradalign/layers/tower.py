@@ -127,8 +127,8 @@ class Tower(keras.layers.Layer):
         tapes, first = recording_tapes(), self.hidden[0]
         if len(tapes) != 1 or tapes[0].note is None or first.quantization_mode or first.lora_enabled:
             return None
-        if tapes[0].rows is not None:
-            return None  # The general path's gradient has all rows, and is sampled behind it.
+        if tapes[0].rows is not None:  # The gradient has all rows, and is sampled behind the tower.
+            return None
         fits = all(part.shape.rank == 2 and part.dtype == first.kernel.dtype == self.compute_dtype for part in parts)
         return tapes[0].note if fits else None
 

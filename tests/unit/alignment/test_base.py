@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from gradalign.alignment import AdversarialAlignment, Alignment
+from gradalign.alignment import AdversarialAlignment, Alignment, Objective
 from gradalign.errors import UserError
 from gradalign.gradients import task_gradients
 from tests.unit.run_modes import MODES, in_mode
@@ -306,6 +306,9 @@ def test_what_is_not_a_dict_of_gradients(grads):
 def test_the_base_class_has_no_method_of_its_own():
     with pytest.raises(UserError, match="Alignment does not implement align"):
         Alignment(schedule=1.0)(constants())
+    for call in (lambda: Objective().discriminator_loss(None, None, None), lambda: Objective().model_loss(None, None)):
+        with pytest.raises(UserError, match=r"Objective does not implement (discriminator|model)_loss\("):
+            call()
 
 
 # --- reach ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradalign.alignment.rows import TaskRows
+from gradalign.errors import UserError
 
 __all__ = ["Objective", "cross_entropy"]
 
@@ -37,11 +38,11 @@ class Objective:
             targets: (T, 1, ..., T): the scores' targets by task; one-hot, or smoothed.
             rows: which rows count, and how much.
         """
-        raise NotImplementedError
+        raise UserError(f"{type(self).__name__} does not implement discriminator_loss(scores, targets, rows).")
 
     def model_loss(self, scores: tf.Tensor, rows: TaskRows) -> tf.Tensor:
         """Return what the model minimises; arguments as for `discriminator_loss`."""
-        raise NotImplementedError
+        raise UserError(f"{type(self).__name__} does not implement model_loss(scores, rows).")
 
     def penalty(self, judge: Callable[[tf.Tensor], tf.Tensor], rows: TaskRows, step: Any) -> tf.Tensor | None:
         """Return what the discriminator pays for its shape on top of its loss; `None` for nothing.

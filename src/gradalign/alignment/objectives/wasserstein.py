@@ -59,10 +59,8 @@ class Wasserstein(Objective):
 
     def model_loss(self, scores: tf.Tensor, rows: TaskRows) -> tf.Tensor:
         """Return W, 0 where fewer than two tasks have rows."""
-        means, present = (
-            rows.task_means(scores),
-            tf.cast(rows.present, scores.dtype),
-        )  # (T of the rows, T of the scores)
+        means = rows.task_means(scores)  # (T of the rows, T of the scores)
+        present = tf.cast(rows.present, scores.dtype)
         own = tf.eye(scores.shape[-1], dtype=scores.dtype)
         others = tf.maximum(tf.reduce_sum(present) - 1.0, 1.0)
         pairs = present[:, None] * present[None, :]
