@@ -14,8 +14,9 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from gradalign.errors import UserError, nearest
-from gradalign.training.config import Config, is_fraction, validate
+from gradalign.training.config import Config, validate
 from gradalign.training.config_errors import quote
+from gradalign.training.data_config import is_fraction
 
 _PATHS = ("train", "test", "validation")
 

@@ -36,7 +36,8 @@ from gradalign.data.encoded import DamagedRowsError, read_rows, write_rows
 from gradalign.data.inference import outcome_columns
 from gradalign.data.layout import Layout
 from gradalign.errors import GradAlignWarning, UserError
-from gradalign.training.config import Config, DataConfig, FeaturesConfig
+from gradalign.training.config import Config, FeaturesConfig
+from gradalign.training.data_config import DataConfig
 from gradalign.training.rows import Tables
 
 

@@ -15,7 +15,7 @@ from gradalign.data.made import MadeTable
 from gradalign.datasets import Synthetic, synthetic
 from gradalign.datasets.census_income import SPLIT_SEED, TEST_FILE, TRAIN_FILE, training_table
 from gradalign.datasets.synthetic import VERSION
-from gradalign.training.config import DataConfig
+from gradalign.training.data_config import DataConfig
 from gradalign.training.synthetic_config import SyntheticConfig
 
 _UNKNOWN_MEMORY = 8 << 30  # of a machine that does not say how much it has
