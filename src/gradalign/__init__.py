@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a 
     from gradalign._version import __version__ as __version__
     from gradalign.alignment import AdversarialAlignment as AdversarialAlignment
     from gradalign.alignment import CosineAlignment as CosineAlignment
+    from gradalign.alignment import GREATAlignment as GREATAlignment
     from gradalign.alignment import MMDAlignment as MMDAlignment
     from gradalign.alignment import MomentAlignment as MomentAlignment
     from gradalign.diagnostics import check_second_order as check_second_order
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # What `__getattr__` gives, for editors and type checkers; a 
 _PUBLIC = {
     "AdversarialAlignment": "gradalign.alignment:AdversarialAlignment",
     "CosineAlignment": "gradalign.alignment:CosineAlignment",
+    "GREATAlignment": "gradalign.alignment:GREATAlignment",
     "GradAlignWarning": "gradalign.errors:GradAlignWarning",
     "GradientReversal": "gradalign.gradients:GradientReversal",
     "MMDAlignment": "gradalign.alignment:MMDAlignment",

@@ -14,13 +14,15 @@ import tensorflow as tf
 
 from gradalign.alignment.base import Alignment
 from gradalign.alignment.rows import TaskRows
+from gradalign.alignment.sampling import gather_rows
 from gradalign.errors import UserError
 from gradalign.gradients.recording import record_outputs
+from gradalign.gradients.replacement import replace_task_gradients
 from gradalign.gradients.replicas import replica_count, sum_on_first_replica
 from gradalign.gradients.sparse import sum_repeated_rows
 from gradalign.gradients.task_gradients import TaskGradients, TaskTape
 from gradalign.gradients.updates import apply_if, needs_whole_gradients
-from gradalign.tasks import Batch, Forward, TaskLogs, own_inputs, predictions_by_task, specs_of
+from gradalign.tasks import Batch, Forward, TaskLogs, own_inputs, predictions_by_task, specs_of, weighted_mean
 
 __all__ = ["MultiTaskSteps"]
 
@@ -104,7 +106,8 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
 
         def watch(shared: tf.Tensor) -> tf.Tensor:
             assert self.alignment is not None and result.tape is not None
-            if sampled and result.sampled is None:
+            # Where gradients are replaced, those of all rows are wanted.
+            if sampled and result.sampled is None and not self.alignment.transforms:
                 result.sampled = result.tape.rows = self.alignment.sampled_rows(tf.shape(shared)[0])
             return result.tape.watch(shared + next(shifts) if shift else shared)
 
@@ -180,7 +183,11 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             total = self._total_loss(forward)
             if aligned:
                 assert self.alignment is not None
-                of_tasks = self.task_gradients_of(forward)
+                of_tasks: Any = self.task_gradients_of(forward)
+                if self.alignment.transforms:
+                    total += tf.cast(self._replaced(forward, of_tasks), total.dtype)
+                    forward.sampled = self.alignment.sampled_rows(tf.shape(forward.shared[0])[0])
+                    of_tasks = of_tasks if forward.sampled is None else gather_rows(of_tasks, forward.sampled)
                 given = of_tasks, forward.masks, forward.row_task
                 drawn = {"rows": forward.sampled, "positives": self.positives_of(forward)}
                 with tape.stop_recording():
@@ -197,6 +204,13 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
             self._logs.alignment_loss.update_state(*_as_mean(alignment_loss, forward))
         self._logs.metrics.update_state(forward.rows, forward.predictions)
         return gradients
+
+    def _replaced(self, forward: Forward, of_tasks: TaskGradients) -> tf.Tensor:
+        """Return 0, whose gradient puts what the alignment makes of the tasks' gradients in place of these."""
+        assert self.alignment is not None and self._logs is not None
+        weights = {task: tf.constant(c, forward.weights[task].dtype) for task, c in self._logs.loss_weights.items()}
+        factors = {task: weighted_mean(weights[task], forward.weights[task]) for task in of_tasks}
+        return replace_task_gradients(forward.shared, of_tasks, self.alignment.transform(of_tasks), factors)
 
     def _gradients_where_due(self, data: Any, variables: list[Any], due: tf.Tensor) -> list[Any]:
         """Return the gradients of an aligned step where `due` holds, else those of a plain one."""
@@ -307,9 +321,10 @@ class MultiTaskSteps(keras.Model):  # type: ignore[misc]  # Keras ships no types
         for _ in range(self.alignment.updates_ahead):
             with tf.GradientTape() as tape:
                 loss = self.alignment.own_loss(rows)
-            gradients = tape.gradient(loss, variables)
+            found = [(g, v) for g, v in zip(tape.gradient(loss, variables), variables, strict=True) if g is not None]
+            gradients, moved = [g for g, _ in found], [v for _, v in found]
             whole = needs_whole_gradients(self.discriminator_optimizer) or needs_whole_gradients(self.optimizer)
-            self._apply_to_alignment(sum_on_first_replica(gradients, dense=whole), variables, [], True)
+            self._apply_to_alignment(sum_on_first_replica(gradients, dense=whole), moved, [], True)
 
     # --- logs ---------------------------------------------------------------------------------------------------
 

@@ -24,4 +24,4 @@ def test_every_variant_is_named():
     assert re.findall(r"^\| `([a-z_]+)` \|", TEXT, flags=re.MULTILINE) == ["objective", *OBJECTIVES]
     assert all(name in TEXT for name in dir(alignment) if name.endswith("Alignment"))
     methods = set(get_args(AlignmentConfig.model_fields["method"].annotation)) - {"none"}
-    assert methods == set(re.findall(r"\| `(\w+)` \| (?:discriminator|none) \|", TEXT))
+    assert methods == set(re.findall(r"\| `(\w+)` \| (?:discriminator|discriminator and scales|none) \|", TEXT))

@@ -21,6 +21,7 @@ from gradalign import _environment
 PUBLIC = [
     "AdversarialAlignment",
     "CosineAlignment",
+    "GREATAlignment",
     "GradAlignWarning",
     "GradientReversal",
     "MMDAlignment",

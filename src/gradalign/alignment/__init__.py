@@ -11,6 +11,7 @@ from gradalign.alignment.base import Alignment
 from gradalign.alignment.cosine import CosineAlignment
 from gradalign.alignment.direct import DirectAlignment
 from gradalign.alignment.discriminators import mlp_discriminator
+from gradalign.alignment.great import GREATAlignment
 from gradalign.alignment.mmd import MMDAlignment
 from gradalign.alignment.moments import MomentAlignment
 from gradalign.alignment.objectives import Confusion, LeastSquares, NonSaturating, Objective, Reversal, Wasserstein
@@ -23,6 +24,7 @@ __all__ = [
     "Confusion",
     "CosineAlignment",
     "DirectAlignment",
+    "GREATAlignment",
     "LeastSquares",
     "MMDAlignment",
     "MomentAlignment",

@@ -26,8 +26,14 @@ class Alignment(Scheduled):
 
     A subclass implements `align(rows, update_metrics) -> scalar` and, where it has weights, `build_aligner(width)`.
     Where the model does not get the gradient of that scalar itself, `model_loss(rows)` says what it minimises.
+    One that changes the gradients that reach the shared tensor implements `transform(grads)`.
     Arguments are those of `AdversarialAlignment`.
+
+    Attributes:
+        second_order: whether the loss goes back along the gradients; where it does not, by design, no check asks that.
     """
+
+    second_order = True
 
     def __init__(
         self,
@@ -92,6 +98,11 @@ class Alignment(Scheduled):
         self.all_tasks = list(all_tasks)
         self.build_aligner(self._width(shared_shapes), "float64" if dtype == "float64" else "float32")
         self.built = True
+
+    def _build_on(self, flat: Mapping[str, list[tf.Tensor]]) -> None:
+        """Create all weights for the gradients of a call; of a model's, they are there."""
+        first = next(iter(flat.values()))
+        self.build_for(list(flat), [g.shape.as_list() for g in first], _dtype(first))
 
     def _check_fits(self, arguments: dict[str, Any]) -> None:
         """Refuse the gradients of another model; of the tasks that are not aligned, none need be there."""
@@ -184,7 +195,7 @@ class Alignment(Scheduled):
         """Return what `rows` takes, after building and sampling."""
         flat = gradients_by_task(grads)
         first = next(iter(flat.values()))
-        self.build_for(list(flat), [g.shape.as_list() for g in first], _dtype(first))
+        self._build_on(flat)
         if self.reach == "shared":
             if not isinstance(grads, TaskGradients):
                 raise UserError(
@@ -249,6 +260,23 @@ class Alignment(Scheduled):
     def model_loss(self, rows: TaskRows) -> tf.Tensor:
         """Return what the model minimises at strength 1, as a function of `rows`; checks differentiate it."""
         return self.align(rows, update_metrics=False)
+
+    def transform(self, grads: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what reaches the shared tensors in place of `grads`, of the tasks whose gradients it changes.
+
+        Args:
+            grads: `{task: gradient}`, each a tensor (B, ...) or a list or dict of them, of all rows.
+
+        Returns:
+            The same structure, in float32 or better, stopped; towers keep their own gradients. `MultiTaskModel` puts
+            them in place, own loops by `gradalign.gradients.replace_task_gradients`.
+        """
+        return {}
+
+    @property
+    def transforms(self) -> bool:
+        """Whether this kind of alignment changes the gradients that reach the shared tensors."""
+        return type(self).transform is not Alignment.transform
 
     @property
     def updates_ahead(self) -> int:

@@ -65,6 +65,7 @@ class SecondOrderReport:
         path_layers: layers between the shared tensor and a loss whose second derivative is wrong or missing.
         has_discriminator: whether the alignment has weights of its own, which can be saturated.
         can_keep_lengths: whether the alignment takes another `normalize` than unit length.
+        second_order: whether the alignment is meant to go back along the gradients.
     """
 
     tasks: dict[str, TaskNorms]
@@ -84,6 +85,7 @@ class SecondOrderReport:
     path_layers: list[PathLayer] = field(default_factory=list)
     has_discriminator: bool = True
     can_keep_lengths: bool = True
+    second_order: bool = True
 
     @property
     def second_to_first(self) -> float:
@@ -103,7 +105,7 @@ class SecondOrderReport:
                 "give it a second task, or train without an alignment."
             ]
         found = []
-        dead = [norms for norms in self.tasks.values() if norms.is_dead]
+        dead = [norms for norms in self.tasks.values() if norms.is_dead and self.second_order]
         what = "There is a dead path: the alignment cannot reach the shared representation through"
         # With "l2" a piecewise-linear tower is enough; a loss without curvature is its own reason.
         straight = [norms.task for norms in dead if not norms.bends]
@@ -190,7 +192,7 @@ class SecondOrderReport:
             ]
         elif self.drowned:
             lines += ["", "  Finite differences were not taken: |dA/ds| is too small beside the rounding of the loss."]
-        elif self.is_coarse:
+        elif self.is_coarse and self.second_order:
             lines += ["", "  Finite differences were not taken: they need float32, and half floats round them away."]
         lines += [""] if self.towers else []
         for path, reason in self.towers.items():
@@ -202,6 +204,11 @@ class SecondOrderReport:
             if self.jumps or self.drowned
             else ("All is well: the alignment reaches the shared tensor.")
         )
+        if not self.second_order:
+            well = (
+                "All is well: this alignment works at first order, by design. It changes the tasks' gradients on their "
+                "way into the shared tensor, and its loss sends none back along them."
+            )
         lines += ["", *(self.sentences() or [well])]
         return "\n".join(lines)
 

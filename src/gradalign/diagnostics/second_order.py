@@ -64,7 +64,8 @@ class _Pass:
         # Before its variables are noted: a base may get them from its first batch.
         model.make_ready_for(batch)
         # Ahead of the pass, which some of them would break off with an error of TensorFlow's.
-        self.path_layers = layers_on_the_path(model) if shift is None else []
+        asked = shift is None and model.alignment.second_order
+        self.path_layers = layers_on_the_path(model) if asked else []
         with _unchanged(model), model.alignment.fixed_strength(1.0), tape:
             self.forward = model.forward(batch, training=True, aligned=True, shift=shift)
             self.losses = model.weighted_losses(self.forward)
@@ -115,7 +116,7 @@ def norms_at_shared(model: Any, batch: Any) -> SecondOrderReport:
 
 
 def _norms(model: Any, run: _Pass) -> SecondOrderReport:
-    tasks = {}
+    tasks, second_order = {}, model.alignment.second_order
     # One backward pass for all tasks, since each goes through the whole discriminator.
     cotangents = run.tape.gradient(
         run.alignment_loss,
@@ -124,7 +125,7 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
     )
     for task, rows in run.rows.items():
         gradients = run.gradients[task]
-        second = _norm(run.at_shared(gradients, cotangents[task]))
+        second = _norm(run.at_shared(gradients, cotangents[task])) if second_order else 0.0
         first = _norm(run.at_shared(run.forward.losses[task]))
         tasks[task] = TaskNorms(
             task,
@@ -133,7 +134,7 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
             second=second,
             labelled=_count(run.forward.masks[task]),
             # Asked only where it tells one reason for a dead path from the other.
-            bends=second > DEAD_BELOW * first or _bends(run, gradients),
+            bends=not second_order or second > DEAD_BELOW * first or _bends(run, gradients),
         )
     with _unchanged(model):
         leaks = model.alignment.has_weights and len(tasks) > 1 and mixes_rows(model.alignment, run.task_rows)
@@ -147,6 +148,7 @@ def _norms(model: Any, run: _Pass) -> SecondOrderReport:
         if model.alignment.has_weights and not model.alignment.needs_positives
         else None,
         has_discriminator=model.alignment.has_weights,
+        second_order=second_order,
         can_keep_lengths="normalize" in model.alignment.get_config(),
         path_layers=run.path_layers,
     )
@@ -204,7 +206,7 @@ def check_second_order(model: Any, batch: Any) -> SecondOrderReport:
     layers = layer_paths(model.base)
     report.is_coarse = any(getattr(layer, "compute_dtype", "") in halves for layer in layers.values())
     report.towers = {path: layer.general_because for path, layer in layers.items() if isinstance(layer, Tower)}
-    if not report.is_coarse and not all(norms.is_dead for norms in report.tasks.values()):
+    if report.second_order and not report.is_coarse and not all(norms.is_dead for norms in report.tasks.values()):
         # Along a dead path there is no gradient to compare with, only the jumps of piecewise constant directions.
         report.difference, report.agrees, report.reverses = _finite_differences(model, batch, run)
         report.drowned = report.agrees is None

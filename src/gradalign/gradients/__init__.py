@@ -14,6 +14,7 @@ This room imports TensorFlow and Keras only. In an own training loop:
 
 from gradalign.gradients.normalization import nonzero_rows, normalize
 from gradalign.gradients.recording import find_layers, layer_paths, record_outputs
+from gradalign.gradients.replacement import replace_task_gradients
 from gradalign.gradients.replicas import replica_count, sum_over_replicas
 from gradalign.gradients.reversal import GradientReversal, reverse_gradient
 from gradalign.gradients.task_gradients import TaskGradients, TaskTape, task_gradients
@@ -27,6 +28,7 @@ __all__ = [
     "nonzero_rows",
     "normalize",
     "record_outputs",
+    "replace_task_gradients",
     "replica_count",
     "reverse_gradient",
     "sum_over_replicas",

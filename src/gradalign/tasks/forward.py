@@ -23,7 +23,8 @@ class Forward:
         predictions: `{task: tensor}` of the tasks that have a loss.
         rows: `{task: LabelledRows}`.
         totals: `{task: sum over this replica's rows of w l}`.
-        losses: `{task: this replica's part of L_t}`: the total over the sum of w on all replicas.
+        weights: `{task: sum of w over the labelled rows of all replicas}`.
+        losses: `{task: this replica's part of L_t}`: the total over that sum.
         shared: the shared tensors; `tape` records the way from them to `totals`. Both are empty without an alignment.
         row_task: the input that names each row's task, or `None`.
         sampled: numbers of the rows whose task gradients are taken; `None` for all.
@@ -33,6 +34,7 @@ class Forward:
         self.predictions: dict[str, tf.Tensor] = {}
         self.rows: dict[str, LabelledRows] = {}
         self.totals: dict[str, tf.Tensor] = {}
+        self.weights: dict[str, tf.Tensor] = {}
         self.losses: dict[str, tf.Tensor] = {}
         self.shared: list[tf.Tensor] = []
         self.tape: TaskTape | None = None
@@ -83,4 +85,5 @@ class Forward:
             self.predictions[task] = predictions[task]
             self.rows[task] = rows
             self.totals[task] = tf.reduce_sum(tf.where(rows.mask, values, tf.zeros_like(values)) * row_weight)
-            self.losses[task] = weighted_mean(self.totals[task], sum_over_replicas(tf.reduce_sum(row_weight)))
+            self.weights[task] = sum_over_replicas(tf.reduce_sum(row_weight))
+            self.losses[task] = weighted_mean(self.totals[task], self.weights[task])

@@ -11,6 +11,7 @@ from gradalign.alignment import (
     AdversarialAlignment,
     Alignment,
     CosineAlignment,
+    GREATAlignment,
     MMDAlignment,
     MomentAlignment,
     Wasserstein,
@@ -64,7 +65,8 @@ def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) 
     except ValueError as error:
         raise UserError(str(error)) from None
     model = MultiTaskModel(base, shared="shared_embedding", alignment=_alignment(config, total_steps))
-    rate = config.alignment.discriminator_learning_rate if config.alignment.method == "adversarial" else None
+    plays = config.alignment.method in ("adversarial", "great")
+    rate = config.alignment.discriminator_learning_rate if plays else None
     model.compile(
         _optimizer(config, base),
         loss={task: loss_of(spec.loss) for task, spec in config.tasks.items()},
@@ -125,11 +127,15 @@ def _alignment(config: Config, total_steps: int) -> Alignment | None:
     if settings.method == "moments":
         return MomentAlignment(settings.weight, mean=settings.mean, covariance=settings.covariance, **of_most)
     has_penalty = settings.objective == "wasserstein"
-    return AdversarialAlignment(
-        settings.weight,
-        objective=Wasserstein(settings.gradient_penalty) if has_penalty else settings.objective,
-        label_smoothing=settings.label_smoothing,
-        spectral_norm=settings.spectral_norm,
-        discriminator_steps=settings.discriminator_steps,
+    of_game: dict[str, Any] = {
         **of_most,
-    )
+        "objective": Wasserstein(settings.gradient_penalty) if has_penalty else settings.objective,
+        "label_smoothing": settings.label_smoothing,
+        "spectral_norm": settings.spectral_norm,
+        "discriminator_steps": settings.discriminator_steps,
+    }
+    if settings.method == "great":
+        # Without a second-order path it reaches what produces the shared embeddings alone, as either `reach` would do.
+        del of_game["reach"], of_game["every"]
+        return GREATAlignment(settings.weight, anchor=settings.anchor, **of_game)
+    return AdversarialAlignment(settings.weight, **of_game)

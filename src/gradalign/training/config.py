@@ -7,100 +7,20 @@ refused by `validate`, in one sentence that names the key, quotes the value and 
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from gradalign.conditions import Condition
 from gradalign.errors import nearest
 from gradalign.training.config_errors import one_sentence
-from gradalign.training.synthetic_config import SyntheticConfig
+from gradalign.training.data_config import DataConfig, Section
 
 Scalar = str | bool | int | float
 Activation = Literal["gelu", "silu", "swish", "softplus", "tanh", "sigmoid", "elu", "selu", "mish", "relu", "linear"]
-_FRACTION = re.compile(r"\s*(\d+|\d*\.\d+)\s+of\s+(\w+)\s*")
 
 
-def is_fraction(validation: str | None) -> bool:
-    """Whether `data.validation` reads like "0.5 of test" rather than like a path."""
-    return _FRACTION.fullmatch(validation or "") is not None
-
-
-class _Section(BaseModel):
-    """One mapping of the config: no unknown keys, no silent conversion. A field's description is what errors say."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class DataConfig(_Section):
-    """Where the rows come from: a bundled data set, or a training file, a test file and a validation part."""
-
-    dataset: Literal["census-income", "synthetic"] | None = Field(
-        None, description='"census-income", which is bundled, "synthetic", which is drawn, or null'
-    )
-    synthetic: SyntheticConfig | None = Field(None, description="a mapping with rows, correlation, labelled_share ...")
-    labelled_rows: dict[str, Annotated[int, Field(ge=1)]] = Field(
-        {}, description="a mapping from task to a whole number of rows, 1 or more"
-    )
-    label_seed: int = Field(0, ge=0, description="a whole number, 0 or more")
-    train: str | None = Field(None, description="the path of a .parquet or .csv file")
-    test: str | None = Field(None, description="the path of a .parquet or .csv file")
-    validation: str | None = Field(None, description='the path of a .parquet or .csv file, or such as "0.5 of test"')
-    limit: int | None = Field(None, ge=1, description="a whole number of rows, 1 or more, or null for all rows")
-    memory_gb: float | None = Field(
-        None, gt=0, description="a number of gigabytes above 0, or null for half of this machine's memory"
-    )
-    shuffle_buffer: int = Field(262_144, ge=1, description="a whole number of rows, 1 or more")
-    cache: bool = Field(True, description="true or false")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_synthetic(cls, value: Any) -> Any:
-        """A synthetic data set of which nothing is said has its defaults, which the resolved config then says."""
-        drawn = isinstance(value, dict) and value.get("dataset") == "synthetic" and value.get("synthetic") is None
-        return {**value, "synthetic": {}} if drawn else value
-
-    @model_validator(mode="after")
-    def _one_source(self) -> DataConfig:
-        if self.synthetic is not None and self.dataset != "synthetic":
-            raise ValueError("data.synthetic says how rows are drawn; set data.dataset to synthetic, or remove it.")
-        if self.labelled_rows and self.dataset != "census-income":
-            mend = "set data.synthetic.labelled_share instead" if self.dataset == "synthetic" else "remove it"
-            raise ValueError(f"data.labelled_rows is for the data set census-income; {mend}.")
-        files = [key for key in ("train", "test", "validation") if getattr(self, key) is not None]
-        if self.dataset is not None:
-            if files:
-                raise ValueError(
-                    f'data.dataset "{self.dataset}" brings its own rows, so data.{files[0]} has no place beside it; '
-                    "remove one of the two."
-                )
-            return self
-        for key in ("train", "test"):
-            if getattr(self, key) is None:
-                raise ValueError(
-                    f"data.{key} is missing; give the path of a .parquet or .csv file, or name a bundled data set "
-                    "under data.dataset."
-                )
-        if is_fraction(self.validation):
-            fraction = self.validation_fraction
-            if fraction is None or not 0.0 < fraction[0] < 1.0:
-                raise ValueError(
-                    f'data.validation is "{self.validation}"; it must be a file, or a number between 0 and 1 followed '
-                    'by "of test" or "of train".'
-                )
-        return self
-
-    @property
-    def validation_fraction(self) -> tuple[float, Literal["train", "test"]] | None:
-        """(fraction, part it is taken from) where `validation` is such as "0.5 of test"; None for a path or null."""
-        found = _FRACTION.fullmatch(self.validation or "")
-        if found is None or found[2] not in ("train", "test"):
-            return None
-        return float(found[1]), found[2]  # type: ignore[return-value]
-
-
-class LossConfig(_Section):
+class LossConfig(Section):
     """A task's loss. Its default is plain binary cross-entropy."""
 
     kind: Literal["binary_crossentropy", "focal"] = Field(
@@ -118,7 +38,7 @@ class LossConfig(_Section):
         return {**value, "gamma": 2.0} if focal else value
 
 
-class TaskConfig(_Section):
+class TaskConfig(Section):
     """One binary task: a label column, the value or values that count as positive, and its loss.
 
     `where` says which rows have a label, `chain` of which other task's positives it is a part.
@@ -134,7 +54,7 @@ class TaskConfig(_Section):
     chain: str | None = Field(None, description="null, or the name of another task")
 
 
-class NumericFeature(_Section):
+class NumericFeature(Section):
     """How one numeric column enters the model."""
 
     transform: Literal["bucket", "project"] = Field("bucket", description='"bucket" or "project"')
@@ -150,7 +70,7 @@ class NumericFeature(_Section):
         return self
 
 
-class CategoricalFeature(_Section):
+class CategoricalFeature(Section):
     """Which values of a column get an embedding of their own; the others share one."""
 
     min_count: int = Field(2, ge=1, description="a whole number, 1 or more")
@@ -172,7 +92,7 @@ def _names_to_mapping(value: Any) -> Any:
     return value
 
 
-class FeaturesConfig(_Section):
+class FeaturesConfig(Section):
     """What is said about the columns; those that no key names are inferred from the training file."""
 
     drop: list[str] = Field([], description="a list of column names")
@@ -200,7 +120,7 @@ class FeaturesConfig(_Section):
         return self
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     """The network: shared and private embeddings, and one tower per task."""
 
     architecture: Literal["shared_private"] = Field("shared_private", description='"shared_private"')
@@ -215,21 +135,21 @@ class ModelConfig(_Section):
 
 # Which methods have an option; every other key is of all.
 _METHODS_WITH = {
-    **dict.fromkeys(("normalize", "balance_labels"), ("adversarial", "mmd", "moments")),
-    **dict.fromkeys(
-        ("objective", "gradient_penalty", "label_smoothing", "spectral_norm", "discriminator_steps"), ("adversarial",)
-    ),
-    "discriminator_learning_rate": ("adversarial",),
+    **dict.fromkeys(("normalize", "balance_labels"), ("adversarial", "mmd", "moments", "great")),
+    **dict.fromkeys(("objective", "gradient_penalty", "label_smoothing", "spectral_norm"), ("adversarial", "great")),
+    **dict.fromkeys(("discriminator_steps", "discriminator_learning_rate"), ("adversarial", "great")),
+    "every": ("adversarial", "cosine", "mmd", "moments"),
+    "anchor": ("great",),
     **dict.fromkeys(("kernel", "bandwidth"), ("mmd",)),
     **dict.fromkeys(("mean", "covariance"), ("moments",)),
 }
 
 
-class AlignmentConfig(_Section):
+class AlignmentConfig(Section):
     """How the tasks' gradients are aligned. With `method: none` the other keys play no part."""
 
-    method: Literal["adversarial", "cosine", "mmd", "moments", "none"] = Field(
-        "adversarial", description='"adversarial", "cosine", "mmd", "moments" or "none"'
+    method: Literal["adversarial", "cosine", "mmd", "moments", "great", "none"] = Field(
+        "adversarial", description='"adversarial", "cosine", "mmd", "moments", "great" or "none"'
     )
     weight: float = Field(0.1, ge=0, description="a number, 0 or more")
     normalize: Literal["batch", "l2", "none"] = Field("batch", description='"batch", "l2" or "none"')
@@ -254,6 +174,7 @@ class AlignmentConfig(_Section):
     bandwidth: float | None = Field(None, gt=0, description="null, or a number above 0")
     mean: float = Field(1.0, ge=0, description="a number, 0 or more")
     covariance: float = Field(1.0, ge=0, description="a number, 0 or more")
+    anchor: float = Field(0.1, ge=0, description="a number, 0 or more")
 
     @model_validator(mode="after")
     def _options_of_the_method(self) -> AlignmentConfig:
@@ -276,7 +197,7 @@ class AlignmentConfig(_Section):
         return self
 
 
-class TrainingConfig(_Section):
+class TrainingConfig(Section):
     """How long and how fast to train."""
 
     batch_size: int = Field(1024, ge=1, description="a whole number, 1 or more")
@@ -290,7 +211,7 @@ class TrainingConfig(_Section):
     jit_compile: bool | Literal["auto", "dense"] = Field("auto", description='true, false, "auto" or "dense"')
 
 
-class Config(_Section):
+class Config(Section):
     """A whole config: what `gradalign train` needs to know, checked; `name` is the run folder's default name.
 
     >>> config = validate({

@@ -12,7 +12,7 @@ import gradalign as ga
 from gradalign.alignment import AdversarialAlignment, SpectralDense, mlp_discriminator
 from gradalign.diagnostics.second_order import norms_at_shared
 from gradalign.errors import UserError
-from tests.unit.small_models import data, discriminator, functional, weights
+from tests.unit.small_models import data, discriminator, functional
 
 from . import asserts
 from .asserts import value_and_gradients
@@ -194,13 +194,13 @@ def test_a_spectral_discriminator_is_a_setting_of_the_default_one():
 # --- updates ahead ----------------------------------------------------------------------------------------------------
 
 
-def trained(steps=3, *, epochs=1, strategy=None, **arguments):
+def trained(steps=3, *, epochs=1, strategy=None, kind=AdversarialAlignment, **arguments):
     """A model after `epochs` steps on one batch, with `steps` updates of its discriminator in each."""
     keras.utils.set_random_seed(0)
     x, y = data(6, missing=0.2)
 
     def build():
-        alignment = AdversarialAlignment(
+        alignment = kind(
             0.5,
             schedule=1.0,
             objective="non_saturating",
@@ -257,12 +257,16 @@ def test_the_discriminator_descends_thrice_on_the_same_gradients(floatx):
 
 
 @pytest.mark.parametrize("way", ["jit", "replicas"])  # replicas train in a graph
-def test_updates_ahead_in_every_mode(way, floatx, mirrored_strategy):
-    wanted = trained(2, run_eagerly=True)
+def test_updates_ahead_and_scaled_gradients_in_every_mode(way, floatx, mirrored_strategy):
+    """With the layers that replace the gradients at the shared tensor: two steps, so that the second one is scaled."""
+    wanted = trained(2, epochs=2, kind=ga.GREATAlignment, run_eagerly=True)
     strategy = mirrored_strategy if way == "replicas" else None
-    model = trained(2, strategy=strategy, jit_compile=way == "jit")
-    assert keras.ops.convert_to_numpy(model.discriminator_optimizer.iterations) == 2
-    found, others = (weights(m.base) + weights(m.alignment.discriminator) for m in (model, wanted))
+    model = trained(2, epochs=2, kind=ga.GREATAlignment, strategy=strategy, jit_compile=way == "jit")
+    assert keras.ops.convert_to_numpy(model.discriminator_optimizer.iterations) == 4
+    assert np.abs(wanted.alignment.gradient_layers - 1.0).max() > 1e-3
+    found, others = (
+        [keras.ops.convert_to_numpy(v) for v in m.base.variables + m.alignment.variables] for m in (model, wanted)
+    )
     for mine, other in zip(found, others, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
 

@@ -19,6 +19,7 @@ ADVERSARIAL = {
 }
 METHODS = {
     "adversarial": (ga.AdversarialAlignment, ADVERSARIAL),
+    "great": (ga.GREATAlignment, {**ADVERSARIAL, "anchor": 0.5, "fraction": 0.5}),
     "cosine": (ga.CosineAlignment, {"sign_free": True, "fraction": 0.5, "reach": "shared"}),
     "mmd": (ga.MMDAlignment, {"kernel": "laplacian", "bandwidth": 2.0, "every": 3}),
     "moments": (ga.MomentAlignment, {"mean": 0.0, "covariance": 3.0, "schedule": "linear", "tasks": ["a", "b"]}),

@@ -209,6 +209,7 @@ REFUSED = {
         "adversarial or mmd or moments",
     ],
     "alignment={method: mmd, objective: confusion}": ["objective is confusion", "take method: adversarial"],
+    "alignment={method: great, every: 2}": ["every is 2", "method is great", "adversarial or cosine or mmd or moments"],
     "alignment.bandwidth=2": ["alignment.bandwidth is 2", "take method: mmd"],
     "alignment.gradient_penalty=1": ["objective: wasserstein alone"],
     "alignment={objective: wasserstein, label_smoothing: 0.1}": [
