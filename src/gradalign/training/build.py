@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from gradalign.alignment import (
     AdversarialAlignment,
@@ -50,20 +51,7 @@ def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) 
     Raises:
         UserError: names that collide, say of a task and a column.
     """
-    settings = config.model
-    try:
-        base = shared_private(
-            preprocessing.fields,
-            list(config.tasks),
-            shared_dim=settings.shared_dim,
-            private_dim=settings.private_dim,
-            towers=settings.towers,
-            activation=settings.activation,
-            dropout=settings.dropout,
-            chain={task: spec.chain for task, spec in config.tasks.items() if spec.chain is not None},
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    base = _base(config, preprocessing)
     model = MultiTaskModel(base, shared="shared_embedding", alignment=_alignment(config, total_steps))
     plays = config.alignment.method in ("adversarial", "great")
     rate = config.alignment.discriminator_learning_rate if plays else None
@@ -76,6 +64,49 @@ def build_model(config: Config, preprocessing: Preprocessing, total_steps: int) 
         discriminator_optimizer=None if rate is None else keras.optimizers.Adam(rate),
     )
     return model
+
+
+def _base(config: Config, preprocessing: Preprocessing) -> keras.Model:
+    """Build the base; with `model.initial_tasks` at the weights of one that has these tasks."""
+    settings = config.model
+    chain = {task: spec.chain for task, spec in config.tasks.items() if spec.chain is not None}
+
+    def of_tasks(tasks: Iterable[str], chain: Mapping[str, str]) -> keras.Model:
+        return shared_private(
+            preprocessing.fields,
+            tasks,
+            shared_dim=settings.shared_dim,
+            private_dim=settings.private_dim,
+            towers=settings.towers,
+            activation=settings.activation,
+            dropout=settings.dropout,
+            chain=chain,
+        )
+
+    try:
+        if settings.initial_tasks is None:
+            return of_tasks(config.tasks, chain)
+        # The larger model comes first, as it would without this one, and is gone before this one is made.
+        larger = of_tasks(settings.initial_tasks, {})
+        initial = {layer.name: [np.array(v) for v in layer.variables] for layer in larger.layers}
+        del larger
+        base = of_tasks(config.tasks, chain)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    for layer in base.layers:
+        # With the seeds of dropout, so that the masks are those of the larger model too.
+        for variable, value in zip(layer.variables, initial.get(layer.name, []), strict=True):
+            variable.assign(value)
+    return base
+
+
+def initial_model(config: Config, preprocessing: Preprocessing, total_steps: int) -> MultiTaskModel:
+    """Build the model as a run of this config begins with it, at the weights that `training.seed` gives.
+
+    Sets the random seeds of Python, NumPy and TensorFlow. Arguments and errors are those of `build_model`.
+    """
+    keras.utils.set_random_seed(config.training.seed)
+    return build_model(config, preprocessing, total_steps)
 
 
 def _optimizer(config: Config, base: keras.Model) -> keras.optimizers.Optimizer:

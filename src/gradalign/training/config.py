@@ -131,6 +131,7 @@ class ModelConfig(Section):
     )
     activation: Activation = Field("gelu", description="the name of a Keras activation, such as gelu or relu")
     dropout: float = Field(0.0, ge=0, lt=1, description="a number from 0 up to, but without, 1")
+    initial_tasks: list[str] | None = Field(None, min_length=1, description="null, or a list of task names")
 
 
 # Which methods have an option; every other key is of all.
@@ -143,6 +144,15 @@ _METHODS_WITH = {
     **dict.fromkeys(("kernel", "bandwidth"), ("mmd",)),
     **dict.fromkeys(("mean", "covariance"), ("moments",)),
 }
+
+
+def alignment_has(method: str, key: str) -> bool:
+    """Whether an alignment method has an option.
+
+    >>> alignment_has("mmd", "kernel"), alignment_has("cosine", "kernel")
+    (True, False)
+    """
+    return method in _METHODS_WITH.get(key, (method,))
 
 
 class AlignmentConfig(Section):
@@ -182,8 +192,8 @@ class AlignmentConfig(Section):
             return self
         given = [key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default]
         for key in given:
-            methods = _METHODS_WITH.get(key, (self.method,))
-            if self.method not in methods:
+            if not alignment_has(self.method, key):
+                methods = _METHODS_WITH[key]
                 raise ValueError(
                     f"alignment.{key} is {getattr(self, key)} and alignment.method is {self.method}, which has no such "
                     f"option; remove it, or take method: {' or '.join(methods)}."
@@ -290,6 +300,17 @@ class Config(Section):
                         f"{condition}) and stands under features.{kind} too; remove it from features.{kind}, for what "
                         "decides it may not be known when the model is used."
                     )
+            if spec.label == self.data.group:
+                raise ValueError(
+                    f'data.group is "{spec.label}", the label of task "{task}"; name a column that says whom a row is '
+                    "of, such as a user, or null."
+                )
+        initial = self.model.initial_tasks
+        if initial is not None and (len(set(initial)) < len(initial) or not set(self.tasks) <= set(initial)):
+            raise ValueError(
+                f"model.initial_tasks is {', '.join(initial)}; it must name every task once, those of this config "
+                f"({', '.join(self.tasks)}) among them."
+            )
         for task in self.alignment.tasks or []:
             if task not in self.tasks:
                 known = ", ".join(self.tasks)

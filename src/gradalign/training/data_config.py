@@ -37,6 +37,7 @@ class DataConfig(Section):
     train: str | None = Field(None, description="the path of a .parquet or .csv file")
     test: str | None = Field(None, description="the path of a .parquet or .csv file")
     validation: str | None = Field(None, description='the path of a .parquet or .csv file, or such as "0.5 of test"')
+    group: str | None = Field(None, min_length=1, description="the name of a column, or null")
     limit: int | None = Field(None, ge=1, description="a whole number of rows, 1 or more, or null for all rows")
     memory_gb: float | None = Field(
         None, gt=0, description="a number of gigabytes above 0, or null for half of this machine's memory"

@@ -31,7 +31,7 @@ from gradalign.data import (
     labels,
 )
 from gradalign.data.cache import digest
-from gradalign.data.columns import is_list
+from gradalign.data.columns import check_column, is_list
 from gradalign.data.encoded import DamagedRowsError, read_rows, write_rows
 from gradalign.data.inference import outcome_columns
 from gradalign.data.layout import Layout
@@ -88,6 +88,9 @@ def learn(config: Config, tables: Tables, preprocessing: Preprocessing | None = 
     """
     tasks = tasks_of(config)
     features = config.features.model_dump(exclude_none=True)
+    group = config.data.group
+    if group is not None and not any(group in columns for columns in features.values()):
+        features["drop"] = [*features["drop"], group]  # it says whom a row is of; a feature only where it is named one
     if preprocessing is not None:
         return Learnt(_resolved(config, tables, features), Schema(tasks, **features), preprocessing)
     source, part = sources(config.data)["train"], tables.train
@@ -103,6 +106,9 @@ def learn(config: Config, tables: Tables, preprocessing: Preprocessing | None = 
         rows: pa.Table | Summary = Summary(part.tables(), part.file.schema, tasks, features, source)
     else:
         rows = part.table()
+    if group is not None:
+        check_column(rows, group, "`data.group` names", source)
+        check_column(tables.test.file.schema.empty_table(), group, "`data.group` names", sources(config.data)["test"])
     schema = infer_schema(rows, tasks, features, source)
     fitted = Preprocessing.fit(rows, schema, source)
     if cache is not None:

@@ -34,6 +34,7 @@ def test_the_smallest_config_has_the_documented_defaults(tmp_path):
         "towers": [64, 32],
         "activation": "gelu",
         "dropout": 0.0,
+        "initial_tasks": None,
     }
     assert (config.alignment.method, config.alignment.weight, config.alignment.normalize) == (
         "adversarial",
