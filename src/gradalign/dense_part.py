@@ -43,7 +43,8 @@ def chosen_mode(
         >>> chosen_mode("auto", "it has no table", ["CPU", "GPU"])
         'auto'
     """
-    if jit_compile not in (True, False, None, "auto", "dense"):
+    is_named = isinstance(jit_compile, str) and jit_compile in ("auto", "dense")
+    if not is_named and jit_compile is not None and not isinstance(jit_compile, bool):
         raise UserError(f'jit_compile is True, False, "auto" or "dense"; received {jit_compile!r}.')
     if jit_compile == "dense" and obstacle is not None:
         raise UserError(f'jit_compile="dense" cannot be had, since {obstacle}.')

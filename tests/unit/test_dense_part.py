@@ -175,5 +175,6 @@ def test_auto_goes_by_the_devices():
     assert chosen_mode("auto", "it has no table", ["CPU", "TPU"]) == "auto"
     assert chosen_mode("auto", None, ["CPU", "GPU"], loops=True) is False
     assert chosen_mode(True, None, ["CPU"], loops=True) is True
-    with pytest.raises(ga.UserError, match=r'"auto" or "dense"; received \'Dense\''):
-        chosen_mode("Dense", None)
+    for wrong in ("Dense", 1, 0):
+        with pytest.raises(ga.UserError, match=rf'"auto" or "dense"; received {wrong!r}'):
+            chosen_mode(wrong, None)

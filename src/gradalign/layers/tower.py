@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gradalign.errors import UserError
 from gradalign.gradients.factors import Note, noted_product
 from gradalign.gradients.task_gradients import recording_tapes
 from gradalign.layers.piecewise_linear import Part, logit_with_gradient
@@ -41,7 +42,8 @@ class Tower(keras.layers.Layer):
         fast: `False` never takes the fast path; third derivatives need that.
 
     Raises:
-        ValueError: a width that is not a positive whole number, a dropout outside [0, 1), or a PReLU layer.
+        ValueError: a width that is not a positive whole number, a dropout outside [0, 1), a PReLU layer, or a `fast`
+            that is neither True nor False.
 
     Shapes: (B, D), or a list of such tensors that count as joined, to (B, 1). The general path also takes higher ranks.
 
@@ -65,10 +67,12 @@ class Tower(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         check_tower(units, dropout)
+        if not isinstance(fast, bool):
+            raise UserError(f"fast of a tower is True or False; received {fast!r}.")
         super().__init__(**kwargs)
         self.units = [int(width) for width in units]
         self.dropout = float(dropout)
-        self.fast = bool(fast)
+        self.fast = fast
         if isinstance(activation, keras.layers.PReLU):
             raise ValueError(
                 'Each layer of a tower has slopes of its own: give activation="prelu" instead of a PReLU layer.'

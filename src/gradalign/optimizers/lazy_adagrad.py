@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradalign.errors import UserError
+from gradalign.optimizers.arguments import not_negative
 from gradalign.optimizers.row_wise import RowWiseOptimizer
 
 __all__ = ["LazyAdagrad", "RowWiseAdagrad"]
@@ -25,10 +25,9 @@ class _Adagrad(RowWiseOptimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, **kwargs)
-        for name, value in (("initial_accumulator_value", initial_accumulator_value), ("epsilon", epsilon)):
-            if not value >= 0:
-                raise UserError(f"{name} of {type(self).__name__} is a number, 0 or more; received {value!r}.")
-        self.initial_accumulator_value, self.epsilon = initial_accumulator_value, epsilon
+        kind, start = type(self).__name__, initial_accumulator_value
+        self.initial_accumulator_value = not_negative(kind, "initial_accumulator_value", start)
+        self.epsilon = not_negative(kind, "epsilon", epsilon)
 
     def initial_state(self) -> dict[str, tuple[float, bool]]:
         """Return the accumulator of squares."""

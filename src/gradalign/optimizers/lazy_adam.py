@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradalign.errors import UserError
+from gradalign.optimizers.arguments import not_negative, share_below_one
 from gradalign.optimizers.row_wise import RowWiseOptimizer
 
 __all__ = ["LazyAdam"]
@@ -47,12 +47,10 @@ class LazyAdam(RowWiseOptimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, **kwargs)
-        for name, value in (("beta_1", beta_1), ("beta_2", beta_2)):
-            if not 0 <= value < 1:
-                raise UserError(f"{name} of {type(self).__name__} is a number in [0, 1); received {value!r}.")
-        if not epsilon >= 0:
-            raise UserError(f"epsilon of {type(self).__name__} is a number, 0 or more; received {epsilon!r}.")
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        kind = type(self).__name__
+        self.beta_1 = share_below_one(kind, "beta_1", beta_1)
+        self.beta_2 = share_below_one(kind, "beta_2", beta_2)
+        self.epsilon = not_negative(kind, "epsilon", epsilon)
 
     def initial_state(self) -> dict[str, tuple[float, bool]]:
         """Return the two moments, zero."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from gradalign.errors import UserError
 from gradalign.gradients.sparse import sum_repeated_rows
+from gradalign.optimizers.arguments import learning_rate_of, not_negative
 
 __all__ = ["RowWiseOptimizer"]
 
@@ -64,11 +65,11 @@ class RowWiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ker
                 "LossScaleOptimizer around it."
             )
         # Keras' own clipping and decay would make a table's gradient dense or touch every row: it is not told of them.
-        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        super().__init__(learning_rate=learning_rate_of(kind, learning_rate), name=name, **kwargs)
         limits = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
         for argument, value in {**limits, "weight_decay": weight_decay}.items():
-            if value is not None and not value >= 0:
-                raise UserError(f"{argument} of {kind} is a number, 0 or more; received {value!r}.")
+            if value is not None:
+                not_negative(kind, argument, value)
         if sum(value is not None for value in limits.values()) > 1:
             raise UserError(f"{kind} takes one of clipnorm, clipvalue and global_clipnorm; received {limits}.")
         self.limits = limits

@@ -272,6 +272,12 @@ def test_a_layer_of_slopes_is_refused_and_other_activations_go_by_their_names():
     )
 
 
+@pytest.mark.parametrize("fast", ["no", 0, None])
+def test_a_bad_fast_is_quoted(fast):
+    with pytest.raises(UserError, match=f"fast of a tower is True or False; received {fast!r}"):
+        Tower((4,), fast=fast)
+
+
 @pytest.mark.parametrize("dropout", [1, -0.1, "0.1", True, None])
 def test_a_bad_dropout_is_quoted(dropout):
     with pytest.raises(ValueError, match=r"`dropout` must be a number in \[0, 1\), received"):

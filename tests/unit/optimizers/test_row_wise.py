@@ -198,10 +198,19 @@ def test_two_replicas(mirrored_strategy):
         ({"gradient_accumulation_steps": 2}, "LazyAdam does not accumulate gradients"),
         ({"loss_scale_factor": 128.0}, "LazyAdam takes no loss_scale_factor"),
         ({"beta_1": 1.5}, r"beta_1 of LazyAdam is a number in \[0, 1\); received 1.5"),
+        ({"beta_2": "0.9"}, r"beta_2 of LazyAdam is a number in \[0, 1\); received '0.9'"),
+        ({"epsilon": None}, "epsilon of LazyAdam is a number, 0 or more; received None"),
+        (
+            {"learning_rate": -0.1},
+            "learning_rate of LazyAdam is a number, 0 or more, or a Keras schedule; received -0.1",
+        ),
+        ({"learning_rate": "fast"}, "learning_rate of LazyAdam .* received 'fast'"),
+        ({"weight_decay": "0.1"}, "weight_decay of LazyAdam is a number, 0 or more; received '0.1'"),
+        ({"initial_accumulator_value": "0"}, "initial_accumulator_value of LazyAdagrad is a number, 0 or more"),
         ({"clipnorm": -1.0}, "clipnorm of LazyAdam is a number, 0 or more; received -1.0"),
         ({"clipnorm": 1.0, "clipvalue": 1.0}, "takes one of clipnorm, clipvalue and global_clipnorm"),
     ],
 )
 def test_what_is_refused(arguments, words):
     with pytest.raises(ga.UserError, match=words):
-        LazyAdam(**arguments)
+        (LazyAdagrad if "initial_accumulator_value" in arguments else LazyAdam)(**arguments)
