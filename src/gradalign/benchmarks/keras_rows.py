@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -12,9 +13,10 @@ from gradalign.alignment import AdversarialAlignment
 from gradalign.benchmarks.graph_flops import graph_flops
 from gradalign.benchmarks.problem import STRENGTH, Problem, optimizers
 from gradalign.benchmarks.row import Row
+from gradalign.diagnostics.gradient_monitor import GradientMonitor
 from gradalign.multi_task_model import MultiTaskModel
 
-__all__ = ["aligned", "aligned_model", "named_weights", "plain", "plain_model", "row_of"]
+__all__ = ["aligned", "aligned_model", "monitored", "named_weights", "plain", "plain_model", "row_of"]
 
 LOSS = "binary_crossentropy"
 
@@ -55,6 +57,23 @@ def plain(problem: Problem, jit_compile: Any = False) -> Row:
 def aligned(problem: Problem, **settings: Any) -> Row:
     """Return the row of the aligned step."""
     return row_of(aligned_model(problem, **settings), problem)
+
+
+def monitored(problem: Problem) -> Row:
+    """Return the row of the aligned step under a `GradientMonitor` as its defaults are, a look every so many steps."""
+    model = aligned_model(problem)
+    row = row_of(model, problem)
+    monitor = GradientMonitor(problem.batches[0])
+    monitor.set_model(model)
+    monitor.on_train_begin()
+
+    def look() -> None:
+        # An epoch with fewer batches than the interval has one look, at its end.
+        monitor.on_epoch_begin(0)
+        monitor.on_epoch_end(0, {})
+
+    # Its matrix products are not counted: they are as few as its steps are seldom.
+    return dataclasses.replace(row, flops=None, seldom=look, every=monitor.every)
 
 
 def row_of(model: Any, problem: Problem) -> Row:

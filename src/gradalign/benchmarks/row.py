@@ -19,11 +19,21 @@ class Row:
         step: trains one step on the next batch.
         flops: counts the matrix products of one step; `None` where a step is more than that.
         weights: returns every weight by its name, the same in all rows.
+        seldom: what comes on top of the steps now and then; a step's seconds get their share of it.
+        every: of how many steps it comes with one.
     """
 
     step: Callable[[], object]
     flops: Callable[[], float] | None = None
     weights: Callable[[], dict[str, np.ndarray]] = dict
+    seldom: Callable[[], object] | None = None
+    every: int = 1
+
+    def warm_up(self) -> None:
+        """Do everything once, which traces and compiles it."""
+        self.step()
+        if self.seldom is not None:
+            self.seldom()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from collections.abc import Mapping
 
-from gradalign.benchmarks.keras_rows import aligned, default_differs, plain
+from gradalign.benchmarks.keras_rows import aligned, default_differs, monitored, plain
 from gradalign.benchmarks.problem import Problem
 from gradalign.benchmarks.recipe import recipe
 from gradalign.benchmarks.row import Row, RowKind
@@ -46,6 +46,7 @@ STEP_ROWS: Mapping[str, RowKind] = {
     "aligned": RowKind("MultiTaskModel with AdversarialAlignment", aligned),
     "aligned-fraction": RowKind("aligned on a quarter of the rows", functools.partial(aligned, fraction=0.25)),
     "aligned-every": RowKind("aligned on every fourth step", functools.partial(aligned, every=4)),
+    "aligned-monitored": RowKind("aligned with a GradientMonitor at its default interval, spread over it", monitored),
     "recipe-eager": RowKind("persistent tapes, three gradient calls, eager", functools.partial(recipe, graph=False)),
     "recipe-graph": RowKind("persistent tapes, three gradient calls, graph", functools.partial(recipe, graph=True)),
     "pytorch-plain": RowKind("PyTorch, plain step", functools.partial(_pytorch, aligned=False), no_pytorch),

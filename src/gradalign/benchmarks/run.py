@@ -102,7 +102,7 @@ def _measure(results: Results, case: Case, rounds: int, steps: int, small: bool,
     for row in measured:
         told(f"building {row.row}")
         built[row.row] = kinds[row.row].make(problem)
-        built[row.row].step()  # traces and, once, compiles
+        built[row.row].warm_up()  # traces and, once, compiles
         row.examples = problem.rows if case.kind == "input" else case.batch
     _count_flops(measured, built, told)
     timings = Timings(1 if case.kind == "input" else steps, UNTIMED[case.kind], wait=wait)
@@ -112,7 +112,8 @@ def _measure(results: Results, case: Case, rounds: int, steps: int, small: bool,
         result.facts[PEAK] = max(result.facts[PEAK], peak_flops_per_second(_peak_size(small), 1))
 
     try:
-        timings.run({name: row.step for name, row in built.items()}, rounds, after_round)
+        seldom = {name: (row.seldom, row.every) for name, row in built.items() if row.seldom is not None}
+        timings.run({name: row.step for name, row in built.items()}, rounds, after_round, seldom)
         result.complete = True
     finally:
         for row in measured:

@@ -70,7 +70,13 @@ class Timings:
         self.seconds: dict[str, list[float]] = {}
         self._clock, self._wait, self._random = clock, wait, random.Random(seed)
 
-    def run(self, rows: Mapping[str, Callable[[], object]], rounds: int, told: Callable[[], object]) -> None:
+    def run(
+        self,
+        rows: Mapping[str, Callable[[], object]],
+        rounds: int,
+        told: Callable[[], object],
+        seldom: Mapping[str, tuple[Callable[[], object], int]] | None = None,
+    ) -> None:
         """Time every row once in each round.
 
         Interrupted, it leaves the rounds that were finished before.
@@ -79,22 +85,28 @@ class Timings:
             rows: name -> one step.
             rounds: how often.
             told: called after each round.
+            seldom: name -> what a row does on top of its steps, and every how many; it is timed once a turn, and each
+                step gets its share.
         """
         self.seconds.update({name: [] for name in rows if name not in self.seconds})
         for _ in range(rounds):
             order = list(rows)
             self._random.shuffle(order)
-            of_round = {name: self._turn(rows[name]) for name in order}
+            of_round = {name: self._turn(rows[name], (seldom or {}).get(name)) for name in order}
             for name, seconds in of_round.items():
                 self.seconds[name].append(seconds)
             told()
 
-    def _turn(self, step: Callable[[], object]) -> float:
+    def _turn(self, step: Callable[[], object], seldom: tuple[Callable[[], object], int] | None) -> float:
         for _ in range(self.untimed):
             step()
+        seconds = self._time(step, self.steps) / self.steps
+        return seconds if seldom is None else seconds + self._time(seldom[0], 1) / seldom[1]
+
+    def _time(self, work: Callable[[], object], times: int) -> float:
         self._wait()
         started = self._clock()
-        for _ in range(self.steps):
-            step()
+        for _ in range(times):
+            work()
         self._wait()
-        return (self._clock() - started) / self.steps
+        return self._clock() - started

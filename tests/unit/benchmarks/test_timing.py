@@ -34,6 +34,15 @@ def test_ratios_are_medians_of_pairs():
     assert (ratio.median, ratio.lower, ratio.upper, ratio.count) == pytest.approx((1.5, 1.5, 1.5, 5))
 
 
+def test_what_comes_seldom_is_spread_over_the_steps():
+    clock = Clock(slow=[1.0, 2.0])
+    timings = Timings(steps=4, untimed=1, clock=lambda: clock.now)
+    rows = {"plain": clock.step("plain", 1.0), "monitored": clock.step("monitored", 1.5)}
+    timings.run(rows, 2, clock.next_round, {"monitored": (clock.step("look", 5.0), 100)})
+    assert timings.seconds == {"plain": pytest.approx([1.0, 2.0]), "monitored": pytest.approx([1.55, 3.1])}
+    assert clock.turns.count("look") == 2
+
+
 def test_a_ratio_is_not_that_of_the_medians():
     # Medians 2 and 3; pairs 3, 1, 2, 1/2, 4.
     assert paired_ratio([3.0, 1.0, 4.0, 2.0, 20.0], [1.0, 1.0, 2.0, 4.0, 5.0]) == Spread(2.0, 1.0, 3.0, 5)
