@@ -59,15 +59,14 @@ def _few_rows(batch: Any) -> Any:
 class _Pass:
     """One eager forward pass at strength 1 with everything the norms need."""
 
-    def __init__(self, model: Any, batch: Any, shift: list[tf.Tensor] | None = None) -> None:
+    def __init__(self, model: Any, batch: Any) -> None:
         tape = tf.GradientTape(persistent=True)
         # Before its variables are noted: a base may get them from its first batch.
         model.make_ready_for(batch)
         # Ahead of the pass, which some of them would break off with an error of TensorFlow's.
-        asked = shift is None and model.alignment.second_order
-        self.path_layers = layers_on_the_path(model) if asked else []
+        self.path_layers = layers_on_the_path(model) if model.alignment.second_order else []
         with _unchanged(model), model.alignment.fixed_strength(1.0), tape:
-            self.forward = model.forward(batch, training=True, aligned=True, shift=shift)
+            self.forward = model.forward(batch, training=True, aligned=True)
             self.losses = model.weighted_losses(self.forward)
             gradients = model.task_gradients_of(self.forward)
             # Of equal value to what reach="shared" sees, and the same at the shared tensor.
@@ -248,7 +247,7 @@ def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float | Non
         least = math.inf
         for step in steps:
             forth, back = (
-                _Pass(model, batch, [tf.cast(sign * step, u.dtype) * u for u in unit]).model_loss()
+                _shifted_loss(model, batch, [tf.cast(sign * step, u.dtype) * u for u in unit])
                 for sign in (1.0, -1.0)
             )
             slope, rounding = (forth - back) / (2 * step), _rounding(eps, loss, step)
@@ -261,6 +260,15 @@ def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float | Non
         agrees = agrees and least <= TOLERANCE * length
         largest = max(largest, least / length if length > 0 else 0.0)
     return largest, agrees, reverses
+
+
+def _shifted_loss(model: Any, batch: Any, shift: list[tf.Tensor]) -> float:
+    """Return what the model descends where its shared tensors are moved by `shift`; nothing is differentiated twice."""
+    with _unchanged(model), model.alignment.fixed_strength(1.0):
+        forward = model.forward(batch, training=True, aligned=True, shift=shift)
+        given = model.task_gradients_of(forward), forward.masks, forward.row_task
+        rows = model.alignment.rows_of(*given, positives=model.positives_of(forward))
+        return float(model.alignment.model_loss(rows))
 
 
 def _rounding(eps: float, loss: float, step: float) -> float:
