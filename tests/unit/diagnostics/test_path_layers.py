@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import gradalign as ga
+from gradalign.diagnostics import norms_at_shared
 from gradalign.diagnostics.path_layers import layers_without_second_order, path_sentences
 from tests.unit.small_models import discriminator
 
@@ -49,45 +50,54 @@ def frozen(layer):
     return layer
 
 
-WRONG = {
-    "layer": ([L.LayerNormalization(name="a")], [("a", "LayerNormalization")]),
-    "batch": ([L.BatchNormalization(name="a")], [("a", "BatchNormalization")]),
-    "group": ([L.GroupNormalization(2, name="a")], [("a", "GroupNormalization")]),
-    "batch, rank 4": (
-        [L.Reshape((2, 3, 4)), L.BatchNormalization(name="a")],
-        [("a", "BatchNormalization")],
-    ),
-    "in a wrapper": (
-        [L.TimeDistributed(L.LayerNormalization(name="in"), name="a")],
-        [("a/in", "LayerNormalization")],
-    ),
-    "in a loop": (
-        [L.RNN(NormalizedCell(), name="a")],
-        [("a/cell/inner_norm", "LayerNormalization")],
-    ),
-    "nested": (
-        [keras.Sequential([keras.Input((STEPS, WIDTH)), L.LayerNormalization(name="in")], name="a")],
-        [("a/in", "LayerNormalization")],
-    ),
-    "lambda": ([L.Lambda(lambda t: t * tf.stop_gradient(tf.sigmoid(t)), name="gate")], [("gate", "Lambda")]),
-    "operation": ([lambda h: h + keras.ops.stop_gradient(keras.ops.tanh(h))], [("stop_gradient", "StopGradient")]),
-    "lstm": ([L.LSTM(3, name="a")], [("a", "LSTM")]),
-    "gru": ([L.GRU(3, name="a")], [("a", "GRU")]),
-    "two ways": (
-        [L.Bidirectional(L.GRU(3), name="a")],
-        [("a/forward_gru", "GRU"), ("a/backward_gru", "GRU")],
-    ),
-    "scaling by a largest value": (
-        [L.Lambda(lambda t: t / tf.stop_gradient(tf.reduce_max(t, -1, keepdims=True)), name="scale")],
-        [("scale", "Lambda")],
-    ),
-}
+def test_layers_of_keras_are_found_by_path_and_class():
+    """Each of these in one chain; what is around them is not named."""
+    found = on_the_path(
+        L.LayerNormalization(name="layer"),
+        L.Dense(WIDTH, "gelu"),
+        L.BatchNormalization(name="batch"),
+        L.GroupNormalization(2, name="group"),
+        L.Reshape((2, 3, WIDTH)),
+        L.BatchNormalization(name="rank_4"),
+        L.Reshape((STEPS, WIDTH)),
+        L.TimeDistributed(L.LayerNormalization(name="in"), name="wrapper"),
+        keras.Sequential([keras.Input((STEPS, WIDTH)), L.LayerNormalization(name="in")], name="nested"),
+    )
+    assert sorted(found) == [
+        ("batch", "BatchNormalization"),
+        ("group", "GroupNormalization"),
+        ("layer", "LayerNormalization"),
+        ("nested/in", "LayerNormalization"),
+        ("rank_4", "BatchNormalization"),
+        ("wrapper/in", "LayerNormalization"),
+    ]
 
 
-@pytest.mark.parametrize("kind", WRONG)
-def test_what_is_wrong_is_found_by_its_path_and_class(kind):
-    layers, expected = WRONG[kind]
-    assert on_the_path(*layers) == expected
+def test_stop_gradients_of_the_users_own_are_found():
+    found = on_the_path(
+        L.Lambda(lambda t: t * tf.stop_gradient(tf.sigmoid(t)), name="gate"),
+        lambda h: h + keras.ops.stop_gradient(keras.ops.tanh(h)),
+        L.Lambda(lambda t: t / tf.stop_gradient(tf.reduce_max(t, -1, keepdims=True)), name="scale"),
+    )
+    assert sorted(found) == [("gate", "Lambda"), ("scale", "Lambda"), ("stop_gradient", "StopGradient")]
+
+
+def test_recurrent_layers_that_may_take_cudnn_are_found():
+    found = on_the_path(
+        L.LSTM(3, return_sequences=True, name="lstm"),
+        L.GRU(3, return_sequences=True, name="gru"),
+        L.Bidirectional(L.GRU(3, name="own"), name="both"),
+    )
+    assert sorted(found) == [
+        ("both/backward_own", "GRU"),
+        ("both/forward_own", "GRU"),
+        ("gru", "GRU"),
+        ("lstm", "LSTM"),
+    ]
+
+
+def test_a_normalisation_within_a_loop_is_found():
+    assert on_the_path(L.RNN(NormalizedCell(), name="a")) == [("a/cell/inner_norm", "LayerNormalization")]
 
 
 def fused(x):
@@ -150,7 +160,7 @@ def test_fit_warns_once_with_layer_class_and_mend():
     model, (x, y) = two_towers({"click", "buy"})
     state = [variable.numpy() for variable in model.base.variables]
     with pytest.warns(ga.GradAlignWarning) as warned:
-        model.fit(x, y, batch_size=8, verbose=0)
+        model.fit(x, y, verbose=0)
     assert len(warned) == 1
     model.fit(x, y, verbose=0)  # A second warning would be an error.
     text = str(warned[0].message)
@@ -162,15 +172,16 @@ def test_fit_warns_once_with_layer_class_and_mend():
 
 
 def test_only_the_aligned_tasks_count():
-    model, (x, y) = two_towers({"like"}, tasks=["click", "buy"])
-    model.fit(x, y, verbose=0)  # A warning would be an error.
+    model, batch = two_towers({"like"}, tasks=["click", "buy"])
+    assert norms_at_shared(model, batch).path_layers == []
 
 
 def test_the_report_says_it_and_the_swap_mends_it():
     model, batch = two_towers({"click"})
-    report = ga.check_second_order(model, batch)
+    report = norms_at_shared(model, batch)
     assert not report.ok and 'layer "norm_click" (LayerNormalization)' in str(report)
-    mended = ga.MultiTaskModel(ga.make_twice_differentiable(model.base), model.shared, ga.AdversarialAlignment())
+    alignment = ga.AdversarialAlignment(discriminator=discriminator(tasks=3))
+    mended = ga.MultiTaskModel(ga.make_twice_differentiable(model.base), model.shared, alignment)
     mended.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
     report = ga.check_second_order(mended, batch)
     assert report.ok and report.agrees, str(report)
@@ -232,11 +243,12 @@ def test_what_cannot_be_computed_is_one_sentence(layer, jit_compile, sentence):
     x = keras.Input((STEPS, WIDTH), name="x")
     h = L.Flatten()(layer(L.Dense(WIDTH, name="encoder")(x)))
     base = keras.Model({"x": x}, {task: L.Dense(1, "sigmoid", name=task)(L.Dense(3, "tanh")(h)) for task in "ab"})
-    model = ga.MultiTaskModel(base, "encoder", ga.AdversarialAlignment(normalize="batch"))
+    alignment = ga.AdversarialAlignment(normalize="batch", discriminator=discriminator(STEPS * WIDTH))
+    model = ga.MultiTaskModel(base, "encoder", alignment)
     model.compile("sgd", loss="binary_crossentropy", jit_compile=jit_compile)
     x, y = {"x": np.ones((4, STEPS, WIDTH), "float32")}, {task: np.array([0.0, 1.0, 1.0, 0.0]) for task in "ab"}
     if sentence is None:
-        assert ga.check_second_order(model, (x, y)).path_layers == []
+        assert norms_at_shared(model, (x, y)).path_layers == []
     else:
         for call in (lambda: model.fit(x, y, verbose=0), lambda: ga.check_second_order(model, (x, y))):
             with pytest.raises(ga.UserError) as raised:
