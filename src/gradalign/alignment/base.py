@@ -269,7 +269,8 @@ class Alignment(Scheduled):
 
         Returns:
             The same structure, in float32 or better, stopped; towers keep their own gradients. `MultiTaskModel` puts
-            them in place, own loops by `gradalign.gradients.replace_task_gradients`.
+            them in place in the steps in which the alignment takes part, own loops by
+            `gradalign.gradients.replace_task_gradients`.
         """
         return {}
 

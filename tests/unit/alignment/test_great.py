@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import gradalign as ga
+from gradalign.alignment import mlp_discriminator
 from gradalign.diagnostics.second_order import norms_at_shared
 from gradalign.gradients import replace_task_gradients, task_gradients
 from gradalign.layers import Tower
@@ -104,8 +105,7 @@ def test_at_strength_0_a_step_is_the_plain_one():
     for alignment in (None, great(0.0, discriminator_steps=2, fraction=0.5)):
         keras.utils.set_random_seed(0)
         model = compiled(alignment)
-        for _ in range(2):
-            model.train_on_batch(*batch())
+        model.train_on_batch(*batch())
         found.append(weights(model.base))
     for plain, aligned in zip(*found, strict=True):
         np.testing.assert_array_equal(plain, aligned)
@@ -113,24 +113,32 @@ def test_at_strength_0_a_step_is_the_plain_one():
     assert not np.array_equal(alignment.discriminator.hidden.kernel, Smooth(2).hidden.kernel_initializer((5, 5)))
 
 
-def test_the_encoder_takes_all_rows_and_the_discriminator_its_share(floatx):
-    """With a share of the rows, and towers that tell their gradients' factors: one base."""
-    found = []
-    for settings in ({"normalize": "none"}, {"fraction": 0.5, "normalize": "none"}, {"discriminator": None}):
+def test_the_discriminator_takes_its_share_and_factors_and_the_encoder_all_rows(floatx, monkeypatch):
+    """Drawn rows that are all of them, in another order, make the step of all; so do gradients told as products."""
+    told, scaled_factors = [], ga.GREATAlignment._scaled_factors
+
+    def noted(alignment, task, factors):
+        told.append(alignment)
+        return scaled_factors(alignment, task, factors)
+
+    monkeypatch.setattr(ga.GREATAlignment, "_scaled_factors", noted)
+    default = ga.GREATAlignment(WEIGHT, schedule=1.0)
+    given = mlp_discriminator(5, 2, dtype="float64")
+    drawn = ga.GREATAlignment(WEIGHT, schedule=1.0, discriminator=given, fraction=0.5)
+    monkeypatch.setattr(drawn, "sampled_rows", lambda count: tf.range(count)[::-1])
+    start, found = given.get_weights(), []
+    for alignment in (default, drawn):
         keras.utils.set_random_seed(0)
         x = keras.Input((6,), name="x")
         shared = keras.layers.Dense(5, "tanh", name="encoder")(x)
-        base = keras.Model({"x": x}, {task: Tower((3,), "relu", name=task)(shared) for task in TASKS})
-        alignment = ga.GREATAlignment(WEIGHT, **{"schedule": 1.0, "discriminator": Smooth(2), **settings})
-        model = compiled(alignment, base)
+        model = compiled(alignment, keras.Model({"x": x}, {t: Tower((3,), "relu", name=t)(shared) for t in TASKS}))
+        alignment.discriminator.set_weights(start)
         alignment.gradient_layers.assign(SCALES)
         model.train_on_batch(*batch())
-        found.append((weights(model.base), alignment.gradient_layers.numpy()))
-    assert alignment.takes_factors  # the default discriminator, narrower towers than the shared tensor
-    for of_base, scales in found[1:]:
-        for first, other in zip(found[0][0], of_base, strict=True):
-            np.testing.assert_allclose(other, first, rtol=1e-12, atol=1e-14)
-        assert np.abs(scales - SCALES).max() > 0 and not np.array_equal(scales, found[0][1])
+        found.append(weights(model.base) + [v.numpy() for v in alignment.trainable_variables])
+    assert set(map(id, told)) == {id(default)}
+    for of_products, of_rows in zip(*found, strict=True):
+        np.testing.assert_allclose(of_rows, of_products, rtol=1e-10, atol=1e-13)
 
 
 def test_the_check_says_that_it_works_at_first_order():
