@@ -1,4 +1,4 @@
-"""The command line: `gradalign train | evaluate | predict | export | check | probe | bench`.
+"""The command line: `gradalign train | evaluate | predict | export | check | probe | report | bench`.
 
 What a command does is in `gradalign.training` and `gradalign.benchmarks`, which are imported inside the commands:
 `gradalign --help` loads no TensorFlow. A wrong input ends in one sentence on stderr and exit code 2, an interruption in
@@ -206,14 +206,27 @@ def probe(run_path: Path, data: Path | None, normalize: str | None, rows: int, s
     """Train a new classifier to tell which task a gradient of RUN's model comes from, on rows that RUN has not seen.
 
     Its accuracy stands beside two chance levels: of a blind guess, and of one that sees the labels alone. RUN gets
-    probe.json and a picture of the gradients, probe.svg.
+    probe.json, a picture of the gradients before and after training, probe.svg, its points, and a new report.html.
     """
     run = _open(run_path)
     from gradalign.training.probe import PICTURE, PROBE
     from gradalign.training.probe import probe as probe_run
 
     click.echo(str(probe_run(run, data, normalize=normalize, rows=rows, seed=seed)))
-    click.echo(f"Written: {run.path / PROBE} and {PICTURE}")
+    click.echo(f"Written: {run.path / PROBE}, {PICTURE} and report.html")
+
+
+@main.command()
+@click.argument("path", metavar="RUN|COMPARISON", type=click.Path(path_type=Path))
+@_command
+def report(path: Path) -> None:
+    """Write report.html into the folder of a run or of a comparison: curves, figures and a verdict in one file.
+
+    It is made from the folder's files alone, loads nothing from elsewhere, and can be read on a phone.
+    """
+    from gradalign.report import write_report
+
+    click.echo(f"Report: {write_report(path)}")
 
 
 @main.command()

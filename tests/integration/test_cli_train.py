@@ -10,7 +10,7 @@ import pytest
 from gradalign.training.config_file import load_config
 from gradalign.training.run_folder import Run
 
-FILES = {"config.yaml", "history.csv", "metrics.json", "model.keras", "preprocessing.json", "serving"}
+FILES = {"config.yaml", "history.csv", "metrics.json", "model.keras", "preprocessing.json", "report.html", "serving"}
 
 
 def test_a_run_folder_holds_what_the_documentation_says(trained):
@@ -50,6 +50,13 @@ def test_the_history_has_one_row_an_epoch(trained):
     )
     seconds = json.loads((trained.run / "metrics.json").read_text())["training"]["seconds"]
     assert sum(float(row["seconds"]) for row in rows) == pytest.approx(seconds, abs=1e-3)
+
+
+def test_the_report_calls_the_run_by_its_name(trained):
+    """And not by that of the folder that it was written in."""
+    report = (trained.run / "report.html").read_text("utf-8")
+    assert f"gradalign probe {trained.run}<" in report and ".partial" not in report
+    assert "Cosine of two tasks&#x27; gradients, mean over rows" in report
 
 
 def test_what_is_printed(trained):

@@ -43,6 +43,7 @@ def probe(
     resamples: int = 1000,
     batch_size: int = 1024,
     seed: int = 0,
+    initial: Any = None,
 ) -> ProbeReport:
     """Train a new classifier on the frozen model's task gradients, and judge it on rows that it has not seen.
 
@@ -59,13 +60,16 @@ def probe(
         resamples: of the bootstrap behind the interval.
         batch_size: rows of a forward pass.
         seed: of the split, the classifier and what else is drawn.
+        initial: the model as it was before training, compiled; the picture then shows the gradients of the same rows at
+            its weights too, in the same coordinates. None shows the trained model alone.
 
     Returns:
         A report: balanced accuracy with its 95 % interval, blind and label-aware chance, distances between the tasks'
         gradients, points for a picture; `str()` of it is a table with a verdict. The model is not changed.
 
     Raises:
-        UserError: for a model without losses or shared tensor, fewer than two tasks, and tasks with too few gradients.
+        UserError: for a model without losses or shared tensor, fewer than two tasks, tasks with too few gradients,
+            and an `initial` whose gradients have another width.
 
     Example:
         >>> import keras
@@ -94,7 +98,8 @@ def probe(
     random = np.random.RandomState(seed)
     chosen = random.permutation(number_of_rows(data))[:rows]
     per = "row" if model.alignment is None else model.alignment.per
-    found = gradient_rows(model, take_rows(data, chosen), tasks, per, batch_size)
+    used = take_rows(data, chosen)
+    found = gradient_rows(model, used, tasks, per, batch_size)
     if sign_free and (several := [task for task, width in found.outputs.items() if width > 1]):
         raise UserError(f'sign_free is for tasks with one output; "{several[0]}" has {found.outputs[several[0]]}.')
     parts = _split(found, test_share)
@@ -105,7 +110,10 @@ def probe(
     right, counted = named == np.arange(len(tasks))[:, None], kept[:, test]
     by_task = {task: float(right[t][counted[t]].mean()) for t, task in enumerate(tasks)}
     codes = np.stack([found.codes[task][test] for task in tasks])
-    points, variances = two_dimensions(_first(normalized, found, test, _PICTURE_ROWS)[0])
+    before = None
+    if initial is not None:
+        before = gradient_rows(initial, used, tasks, per, batch_size).normalized(normalize, sign_free=sign_free)
+    points, initial_points, variances = _picture(_first(normalized, found, test, _PICTURE_ROWS), before)
     return ProbeReport(
         accuracy=float(np.mean(list(by_task.values()))),
         interval=resampled_accuracy(right, counted, CONFIDENCE, resamples, random),
@@ -120,6 +128,7 @@ def probe(
         sign_free=sign_free,
         seed=seed,
         points=points,
+        initial_points=initial_points,
         variances=variances,
     )
 
@@ -179,6 +188,33 @@ def _first(
     """The first gradients of each task among `rows`, `most` at most, and the rows that they are of."""
     numbers = {task: rows[found.kept[task][rows]][:most] for task in normalized}
     return {task: g[numbers[task]] for task, g in normalized.items()}, numbers
+
+
+def _picture(
+    shown: tuple[dict[str, np.ndarray], dict[str, np.ndarray]], before: dict[str, np.ndarray] | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None, tuple[float, float]]:
+    """Points of the gradients shown, of the same rows before training, and what their two directions hold of both.
+
+    Args:
+        shown: of each task, gradients and the rows that they are of, see `_first`.
+        before: all normalised gradients at the initial weights; 0 where a row has none.
+    """
+    after, numbers = shown
+    if before is None:
+        points, variances = two_dimensions(after)
+        return points, None, variances
+    for task, g in after.items():
+        if g.shape[1] != before[task].shape[1]:
+            raise UserError(
+                f'The gradients of "{task}" have {g.shape[1]} entries in the model and {before[task].shape[1]} in '
+                "initial; give the same model as it was before training."
+            )
+    there = {task: before[task][numbers[task]] for task in after}
+    there = {task: g[np.any(g != 0, axis=1)] for task, g in there.items()}
+    both = {("after", task): g for task, g in after.items()} | {("before", task): g for task, g in there.items()}
+    points_of_both, variances = two_dimensions(both)
+    of_moment = {m: {task: points_of_both[m, task] for task in after} for m in ("after", "before")}
+    return of_moment["after"], of_moment["before"], variances
 
 
 def _distances(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,8 @@ class ProbeReport:
         seed: of what was drawn.
         points: {task: (n, 2)}, at most 500 gradients on the test rows along their two principal components.
         variances: the components' shares of the variance.
+        initial_points: the same rows' gradients before training, in the same coordinates, which then are the principal
+            components of both; None where no initial model was given.
     """
 
     accuracy: float
@@ -67,6 +71,7 @@ class ProbeReport:
     seed: int
     points: dict[str, np.ndarray]
     variances: tuple[float, float]
+    initial_points: dict[str, np.ndarray] | None = None
 
     @property
     def verdict(self) -> str:
@@ -115,11 +120,26 @@ class ProbeReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it but the points, and the verdict, as JSON holds it."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "points"}
+        points = ("points", "initial_points")
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in points}
         found["distances"] = [dataclasses.asdict(distance) for distance in self.distances]
         return {**found, "verdict": self.verdict}
 
+    def points_csv(self) -> str:
+        """Return the points as CSV: moment ("before training" or "after training"), task, first, second."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["moment", "task", "first", "second"])
+        for moment, panel in self._panels().items():
+            for task, of_task in panel.items():
+                writer.writerows([moment, task, f"{x:.5g}", f"{y:.5g}"] for x, y in of_task.tolist())
+        return text.getvalue()
+
     def draw(self, path: str | Path) -> None:
-        """Write the picture, `.svg` or `.png`: the points by task, with equal axes."""
+        """Write the picture, `.svg` or `.png`: the points by task, before and after training, with equal axes."""
         title = f"Task gradients, probe accuracy {self.accuracy:.3f} (chance {self.chance:.3f})"
-        draw_points(self.points, self.variances, title, path)
+        draw_points(self._panels(), self.variances, title, path)
+
+    def _panels(self) -> dict[str, dict[str, np.ndarray]]:
+        before = {} if self.initial_points is None else {"before training": self.initial_points}
+        return {**before, "after training": self.points}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from gradalign.data import EncodedRows
@@ -13,7 +12,7 @@ from gradalign.diagnostics import SecondOrderReport, check_second_order
 from gradalign.errors import UserError
 from gradalign.multi_task_model import MultiTaskModel
 from gradalign.training.batches import steps_per_epoch
-from gradalign.training.build import build_model, prepare
+from gradalign.training.build import initial_model, prepare
 from gradalign.training.config_file import load_config
 from gradalign.training.rows import read_tables
 from gradalign.training.run_folder import Run
@@ -39,9 +38,8 @@ def check(target: str, overrides: Sequence[str] = ()) -> SecondOrderReport:
     if run is not None:
         model = run.model()
     else:
-        keras.utils.set_random_seed(config.training.seed)
         steps = steps_per_epoch(len(prepared.train), config.training.batch_size) * config.training.epochs
-        model = build_model(config, prepared.preprocessing, steps)
+        model = initial_model(config, prepared.preprocessing, steps)
     return report(model, prepared.train, config.training.batch_size, config.training.seed)
 
 

@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from rich.console import Console
 
@@ -19,7 +18,7 @@ from gradalign.diagnostics import GradientMonitor
 from gradalign.multi_task_model import MultiTaskModel
 from gradalign.training import run_folder
 from gradalign.training.batches import batches, shuffled_batches, steps_per_epoch
-from gradalign.training.build import build_model
+from gradalign.training.build import initial_model
 from gradalign.training.check import report
 from gradalign.training.checkpoint import Checkpoint, Row, last_checkpoint, remove_checkpoints, save
 from gradalign.training.config import Config
@@ -129,15 +128,16 @@ def resume(path: str | Path, *, console: Console | None = None) -> Run:
 
 def _fresh_model(learnt: Learnt, rows: int) -> MultiTaskModel:
     training = learnt.config.training
-    keras.utils.set_random_seed(training.seed)
     steps = steps_per_epoch(rows, training.batch_size) * training.epochs
-    return build_model(learnt.config, learnt.preprocessing, steps)
+    return initial_model(learnt.config, learnt.preprocessing, steps)
 
 
 def _finish(
     prepared: Prepared, model: MultiTaskModel, history: list[Row], partial: Path, out: Path, console: Console
 ) -> Run:
     """Train the epochs that are missing, measure, export, and give the folder its final name."""
+    from gradalign.report import write_run_report  # only a finished run needs it
+
     training = prepared.config.training
     history = _fit(prepared, model, history, partial, console)
     _, y = prepared.test
@@ -151,6 +151,7 @@ def _finish(
     if not (partial / run_folder.SERVING).exists():
         write_serving(prepared.preprocessing, model.base, partial / run_folder.SERVING)
     run_folder.write_text(partial / run_folder.METRICS, json.dumps(metrics, indent=2) + "\n")
+    write_run_report(partial, shown=out)
     run_folder.remove_rows(partial)
     run_folder.finish(partial, out)
     remove_checkpoints(out)  # last, so that whatever is interrupted before can be resumed

@@ -16,10 +16,10 @@ from tests.unit.small_models import WIDTH
 TASKS = ("click", "buy")
 
 
-def model(heads, *, alignment=None, loss="binary_crossentropy", shared="encoder"):
+def model(heads, *, alignment=None, loss="binary_crossentropy", shared="encoder", width=5):
     """`heads` maps a task to the layers behind the encoder; equal layers are equal towers."""
     x = keras.Input((WIDTH,), name="x")
-    s = keras.layers.Dense(5, activation="tanh", name="encoder")(x)
+    s = keras.layers.Dense(width, activation="tanh", name="encoder")(x)
     outputs = {}
     for task, layers in heads.items():
         h = s
@@ -170,6 +170,29 @@ def test_the_picture_is_the_same_for_the_same_report(tmp_path):
     assert svg == (tmp_path / "b.svg").read_text("utf-8")
     assert "click" in svg and "buy" in svg and "first principal component" in svg
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_gradients_before_training_are_those_of_the_same_rows_in_the_same_coordinates(tmp_path):
+    """With a shared tensor of width 2 the picture only turns the gradients, so lengths stay what they are."""
+    x, y = rows(150)
+    y["buy"][:40] = np.nan
+    made, initial = (model({task: tower() for task in TASKS}, width=2) for _ in range(2))
+    report = ga.probe(made, (x, y), normalize="none", resamples=10, initial=initial)
+    now, then = (gradient_rows(m, (x, y, None), list(TASKS), "row", 150).gradients for m in (made, initial))
+    for task in TASKS:
+        moved = np.linalg.norm(report.points[task] - report.initial_points[task], axis=1)
+        wanted = np.linalg.norm(now[task] - then[task], axis=2)[:, 0]
+        assert len(moved) == report.gradients[task]
+        assert np.abs(moved[:, None] - wanted[None]).min(1).max() < 1e-6 < wanted.std(), "each is of one of the rows"
+    alone = ga.probe(made, (x, y), normalize="none", resamples=10)
+    assert alone.initial_points is None
+    assert {**alone.to_json(), "variances": 0} == {**report.to_json(), "variances": 0}
+    header, *lines = report.points_csv().splitlines()
+    assert header == "moment,task,first,second" and len(lines) == 2 * sum(report.gradients.values())
+    report.draw(tmp_path / "both.svg")
+    assert all(moment in (tmp_path / "both.svg").read_text("utf-8") for moment in ("before training", "after training"))
+    with pytest.raises(ga.UserError, match='gradients of "click" have 2 entries in the model and 5 in initial'):
+        ga.probe(made, (x, y), resamples=10, initial=model({task: tower() for task in TASKS}))
 
 
 @pytest.mark.parametrize(
