@@ -15,8 +15,9 @@ __all__ = ["first_step", "memory"]
 def memory(case: Case, row: str) -> dict[str, int]:
     """Build a row, run a few of its steps, and return the peak of this process's memory in bytes."""
     from gradalign.benchmarks.machine import prepare_process
-    from gradalign.benchmarks.peak_memory import STEPS, peak_resident_set
+    from gradalign.benchmarks.peak_memory import STEPS
     from gradalign.benchmarks.registry import problem_for, rows_of
+    from gradalign.training.peak_memory import peak_resident_set
 
     kind = rows_of(case)[row]
     prepare_process()  # threads as where steps are timed

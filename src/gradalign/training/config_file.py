@@ -82,6 +82,18 @@ def dump_config(config: Config) -> str:
     return text.getvalue()
 
 
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds some of a config's keys; what they mean is not checked.
+
+    Raises:
+        UserError: it cannot be read, or holds no mapping.
+    """
+    raw = _parse(_read(path, {}), str(path))
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} holds {quote(raw)}; it must be a mapping with keys of a config.")
+    return raw
+
+
 def _read(path: Path, bundled: dict[str, str]) -> str:
     if path.is_dir():
         inside = path / "config.yaml"
@@ -90,10 +102,9 @@ def _read(path: Path, bundled: dict[str, str]) -> str:
     try:
         return path.read_text("utf-8")
     except FileNotFoundError:
-        names = ", ".join(bundled)
+        names = f" or a bundled name ({', '.join(bundled)})" if bundled else ""
         raise UserError(
-            f'There is no config "{path}"; give the path of a YAML file or a bundled name ({names}).'
-            f"{nearest(str(path), bundled)}"
+            f'There is no config "{path}"; give the path of a YAML file{names}.{nearest(str(path), bundled)}'
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
