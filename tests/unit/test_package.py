@@ -48,11 +48,13 @@ PUBLIC = [
 ]
 
 
-def python(code: str, **environment: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run `code` in a process of its own, with Keras' own variables as given here only."""
+def python(code: str, given: str = "", **environment: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `code` on `given` in a process of its own, with Keras' own variables as given here only."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("KERAS_") and k != "TF_USE_LEGACY_KERAS"}
     variables = {**inherited, **{k: str(v) for k, v in environment.items()}}
-    return subprocess.run([sys.executable, "-c", code], env=variables, text=True, capture_output=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", code], input=given, env=variables, text=True, capture_output=True, timeout=120
+    )
 
 
 def last_line(run: subprocess.CompletedProcess[str]) -> str:
@@ -111,27 +113,55 @@ def test_naming_the_package_loads_no_tensorflow(keras_home):
 # --- Environment ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["jax", "torch", "TensorFlow"])
-def test_another_backend_is_refused(value, keras_home):
-    assert last_line(python("import gradalign", KERAS_BACKEND=value, KERAS_HOME=keras_home)) == (
-        f"ImportError: GradAlign needs Keras on its TensorFlow backend, and KERAS_BACKEND is {value}; "
+# Each import of many, in a process that has loaded neither Keras nor TensorFlow.
+IMPORTS = """
+import json, os, sys
+said, as_it_was = [], dict(os.environ)
+for variables in json.load(sys.stdin):
+    os.environ.clear()
+    os.environ.update({**as_it_was, **variables})
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gradalign"]:
+        del sys.modules[name]
+    try:
+        import gradalign
+    except ImportError as error:
+        said.append(str(error))
+    else:
+        said.append(None)
+assert not {"keras", "tensorflow"} & sys.modules.keys()
+print(json.dumps(said))
+"""
+
+
+def said_on_import(home: Path, *environments: dict[str, str | Path]) -> list[str | None]:
+    """What `import gradalign` says under each of these variables, with `home` for KERAS_HOME where they name none."""
+    given = json.dumps([{k: str(v) for k, v in variables.items()} for variables in environments])
+    run = python(IMPORTS, given, KERAS_HOME=home)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_another_backend_is_refused(keras_home):
+    values = ("jax", "torch", "TensorFlow")
+    assert said_on_import(keras_home, *({"KERAS_BACKEND": value} for value in values)) == [
+        f"GradAlign needs Keras on its TensorFlow backend, and KERAS_BACKEND is {value}; "
         "unset it or set KERAS_BACKEND=tensorflow before Python starts."
-    )
+        for value in values
+    ]
 
 
-@pytest.mark.parametrize("value", ["", "tensorflow"])
-def test_tensorflow_backend_is_taken(value, keras_home):
-    assert python("import gradalign", KERAS_BACKEND=value, KERAS_HOME=keras_home).returncode == 0
+def test_tensorflow_backend_is_taken(keras_home):
+    assert said_on_import(keras_home, {"KERAS_BACKEND": ""}, {"KERAS_BACKEND": "tensorflow"}) == [None, None]
 
 
 def test_another_backend_in_the_settings_file_is_refused(keras_home):
     settings = keras_home / "keras.json"
     settings.write_text(json.dumps({"floatx": "float32", "backend": "torch"}))
-    assert last_line(python("import gradalign", KERAS_HOME=keras_home)) == (
-        f'ImportError: GradAlign needs Keras on its TensorFlow backend, and {settings} says "backend": "torch"; '
-        'change it to "tensorflow" there, or set KERAS_BACKEND=tensorflow before Python starts.'
-    )
-    assert python("import gradalign", KERAS_HOME=keras_home, KERAS_BACKEND="tensorflow").returncode == 0
+    assert said_on_import(keras_home, {}, {"KERAS_BACKEND": "tensorflow"}) == [
+        f'GradAlign needs Keras on its TensorFlow backend, and {settings} says "backend": "torch"; '
+        'change it to "tensorflow" there, or set KERAS_BACKEND=tensorflow before Python starts.',
+        None,
+    ]
 
 
 def test_settings_file_is_found_in_the_home_folder(tmp_path):
@@ -141,18 +171,22 @@ def test_settings_file_is_found_in_the_home_folder(tmp_path):
     assert str(folder / "keras.json") in last_line(python("import gradalign", HOME=tmp_path))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"backend": "tensorflow"}'])
-def test_settings_file_without_another_backend_is_taken(text, keras_home):
-    (keras_home / "keras.json").write_text(text)
-    assert python("import gradalign", KERAS_HOME=keras_home).returncode == 0
+def test_settings_file_without_another_backend_is_taken(tmp_path):
+    homes = []
+    for number, text in enumerate(["{", "[]", "{}", '{"backend": "tensorflow"}']):
+        homes.append(tmp_path / str(number))
+        homes[-1].mkdir()
+        (homes[-1] / "keras.json").write_text(text)
+    assert said_on_import(tmp_path, *({"KERAS_HOME": home} for home in homes)) == [None] * 4
 
 
 def test_keras_already_loaded_on_another_backend_is_refused(keras_home):
-    """And Keras looks where we look: the settings file alone names the backend that it says it has."""
-    (keras_home / "keras.json").write_text(json.dumps({"backend": "torch"}))
-    run = python("import keras; print(keras.config.backend()); import gradalign", KERAS_HOME=keras_home)
-    assert run.stdout.strip() == "torch"
-    assert last_line(run) == (
+    """A stand-in says what Keras would, after it has loaded PyTorch."""
+    code = (
+        "import sys, types; config = types.SimpleNamespace(backend=lambda: 'torch'); "
+        "sys.modules['keras'] = types.SimpleNamespace(config=config); import gradalign"
+    )
+    assert last_line(python(code, KERAS_HOME=keras_home)) == (
         "ImportError: GradAlign needs Keras on its TensorFlow backend, and Keras is already loaded on "
         '"torch"; start Python again with KERAS_BACKEND=tensorflow.'
     )
@@ -160,7 +194,11 @@ def test_keras_already_loaded_on_another_backend_is_refused(keras_home):
 
 @pytest.mark.slow
 def test_keras_already_loaded_on_tensorflow_is_taken_whatever_the_variable_says_since(tmp_path, keras_home):
-    """And it loads a saved model; in the other order of imports, `test_multi_task_model_saving.py` does so."""
+    """And it loads a saved model; in the other order of imports, `test_multi_task_model_saving.py` does so.
+
+    Keras looks for its settings where we look.
+    """
+    (keras_home / "keras.json").write_text(json.dumps({"floatx": "float16"}))
     x = keras.Input((2,))
     s = keras.layers.Dense(2, name="s")(x)
     base = keras.Model(x, {task: keras.layers.Dense(1, "sigmoid", name=task)(s) for task in ("t", "u")})
@@ -169,24 +207,24 @@ def test_keras_already_loaded_on_tensorflow_is_taken_whatever_the_variable_says_
     path = tmp_path / "model.keras"
     model.save(path)
     code = (
-        "import os, keras; os.environ['KERAS_BACKEND'] = 'jax'; import gradalign; "
-        f"print(keras.models.load_model({str(path)!r}).tasks)"
+        "import os, keras; print(keras.config.backend(), keras.config.floatx()); os.environ['KERAS_BACKEND'] = 'jax'; "
+        f"import gradalign; print(keras.models.load_model({str(path)!r}).tasks)"
     )
     run = python(code, KERAS_HOME=keras_home)
-    assert run.stdout.strip() == "['t', 'u']", run.stderr
+    assert run.stdout.splitlines() == ["tensorflow float16", "['t', 'u']"], run.stderr
 
 
-@pytest.mark.parametrize("value", ["1", "true", "True"])
-def test_legacy_keras_is_refused(value, keras_home):
-    assert last_line(python("import gradalign", TF_USE_LEGACY_KERAS=value, KERAS_HOME=keras_home)) == (
-        f"ImportError: GradAlign needs Keras 3, and TF_USE_LEGACY_KERAS={value} sends tf.keras to Keras 2; "
+def test_legacy_keras_is_refused(keras_home):
+    values = ("1", "true", "True")
+    assert said_on_import(keras_home, *({"TF_USE_LEGACY_KERAS": value} for value in values)) == [
+        f"GradAlign needs Keras 3, and TF_USE_LEGACY_KERAS={value} sends tf.keras to Keras 2; "
         "unset TF_USE_LEGACY_KERAS before Python starts."
-    )
+        for value in values
+    ]
 
 
-@pytest.mark.parametrize("value", ["", "0", "false"])
-def test_legacy_keras_switched_off_is_taken(value, keras_home):
-    assert python("import gradalign", TF_USE_LEGACY_KERAS=value, KERAS_HOME=keras_home).returncode == 0
+def test_legacy_keras_switched_off_is_taken(keras_home):
+    assert said_on_import(keras_home, *({"TF_USE_LEGACY_KERAS": value} for value in ("", "0", "false"))) == [None] * 3
 
 
 @pytest.mark.parametrize(
