@@ -73,7 +73,8 @@ class ComparisonFiles:
         asked_text: the same as text.
         rows: comparison.csv.
         results: results.csv, {(method, task, metric): {seed: value}}.
-        trials: trials.csv; None where nothing was tuned.
+        deciles: calibration.csv, {(method, task): (decile, predicted / observed)}; empty where there is none.
+        trials: trials.csv; empty where nothing was tuned.
         runs: the run folders that are still there.
     """
 
@@ -82,7 +83,8 @@ class ComparisonFiles:
     asked_text: str
     rows: list[Compared]
     results: dict[tuple[str, str, str], dict[int, float]]
-    trials: list[dict[str, str]] | None
+    deciles: dict[tuple[str, str], list[tuple[float, float | None]]]
+    trials: list[dict[str, str]]
     runs: list[RunOfComparison]
 
     @classmethod
@@ -104,7 +106,8 @@ class ComparisonFiles:
             asked_text=read_text(asked),
             rows=_read_compared(compared),
             results=_read_results(folder / "results.csv"),
-            trials=read_table(trials, ("method", "trial")) if trials.exists() else None,
+            deciles=_read_deciles(folder / "calibration.csv"),
+            trials=read_table(trials, ("method", "trial")) if trials.exists() else [],
             runs=_read_runs(folder / "runs"),
         )
 
@@ -156,6 +159,14 @@ def _read_results(path: Path) -> dict[tuple[str, str, str], dict[int, float]]:
         value, seed = number(row["value"], path, "value"), number(row["seed"], path, "seed")
         if value is not None and seed is not None:
             found.setdefault((row["method"], row["task"], row["metric"]), {})[int(seed)] = value
+    return found
+
+
+def _read_deciles(path: Path) -> dict[tuple[str, str], list[tuple[float, float | None]]]:
+    found: dict[tuple[str, str], list[tuple[float, float | None]]] = {}
+    for row in read_table(path, ("method", "task", "decile", "ratio")) if path.exists() else ():
+        decile, ratio = (number(row[name], path, name) for name in ("decile", "ratio"))
+        found.setdefault((row["method"], row["task"]), []).append((decile or 0.0, ratio))
     return found
 
 

@@ -67,7 +67,8 @@ def _verdict(found: ComparisonFiles) -> Section:
     if not said:
         said = [paragraph("There is no method beside the plain sum, so there is nothing to compare.")]
     note = paragraph(
-        "Differences are paired: two runs of a pair share seed, initial weights and batches. A difference is told "
+        "Differences are paired: two runs of a pair share their seed, and with it initial weights and batches where a "
+        "method changes neither model nor batches. A difference is told "
         f"where its 95{PERCENT} interval leaves out zero and its p, corrected for the number of comparisons, is below "
         f"{SIGNIFICANT}.",
         soft=True,
@@ -133,10 +134,13 @@ def _difference_cell(row: Compared) -> Html:
 
 
 def _calibration(found: ComparisonFiles) -> Section | None:
-    figures = [
-        _by_seed(found, task, "calibration", f"{task}: predicted over observed", [Level("calibrated", 1.0)], number)
-        for number, task in enumerate(found.tasks)
-    ]
+    figures = []
+    for number, task in enumerate(found.tasks):
+        levels = [Level("calibrated", 1.0)]
+        figures.append(_by_seed(found, task, "calibration", f"{task}: predicted over observed", levels, number))
+        lines = [Line(method, found.deciles.get((method, task), []), i) for i, method in enumerate(found.methods)]
+        caption = f"{task}: predicted over observed by decile of the prediction"
+        figures.append(line_chart(caption, lines, levels=levels, x_label="decile"))
     drawn = [figure for figure in figures if figure is not None]
     return section("calibration", "Calibration", _RINGS, grouped(drawn)) if drawn else None
 
@@ -219,24 +223,24 @@ def _cost(found: ComparisonFiles) -> Section:
 
 
 def _tuning(found: ComparisonFiles) -> Section:
-    asked = found.asked.get("trials")
-    if found.trials is None:
-        said = "Nothing was tuned: every method ran as it was configured"
-        return section("tuning", "Tuning budget", paragraph(f"{said} (trials: {asked or 0})."))
+    trials = int(found.asked.get("trials") or 0)
+    if not found.trials:
+        said = paragraph(f"Nothing was tuned: every method ran as it was configured (trials: {trials}).")
+        return section("tuning", "Tuning budget", said)
     by_method: dict[str, int] = {}
     for row in found.trials:
         by_method[row["method"]] = by_method.get(row["method"], 0) + 1
+    if trials:
+        said = paragraph(f"Each method was given {trials} trials, judged on the validation part.")
+    else:
+        tuned = ", ".join(by_method)
+        said = paragraph(f"Only {tuned} was tuned, on the validation part; the others ran as they were configured.")
     counts: list[Sequence[Child]] = [[method, str(count)] for method, count in by_method.items()]
-    header = list(found.trials[0]) if found.trials else ["method", "trial"]
+    header = list(found.trials[0])
     rows: list[Sequence[Child]] = [[row[name] for name in header] for row in found.trials]
     every = table("Every trial.", header, rows, texts=range(1, len(header)))
-    return section(
-        "tuning",
-        "Tuning budget",
-        paragraph(f"Each method was given {asked} trials, on validation data alone."),
-        table("Trials that were made.", ["method", "trials"], counts),
-        folded("All trials", every),
-    )
+    made = table("Trials that were made.", ["method", "trials"], counts)
+    return section("tuning", "Tuning budget", said, made, folded("All trials", every))
 
 
 def _configuration(found: ComparisonFiles) -> Section:

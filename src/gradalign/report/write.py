@@ -45,7 +45,8 @@ def write_comparison_report(folder: str | Path) -> Path:
     """Write report.html into the folder of a finished comparison, in place of an older one, and return its path.
 
     The report holds each method's metrics and paired differences to the plain sum, with intervals, calibration, the
-    probes against both chances, validation curves, cost, tuning budget and configuration, and a verdict in words.
+    probes against both chances, validation curves, cost, tuning budget and configuration, and a verdict in words. The
+    reports of its runs, which were written before they were probed, are written anew.
 
     Args:
         folder: the comparison's.
@@ -54,7 +55,11 @@ def write_comparison_report(folder: str | Path) -> Path:
         UserError: the comparison is not finished, a file is damaged, or the report cannot be written.
     """
     folder = Path(folder)
-    return write(folder / REPORT, comparison_page(ComparisonFiles.read(folder), str(folder)))
+    found = ComparisonFiles.read(folder)
+    for run in found.runs:
+        if (run.path / "metrics.json").exists():
+            write_run_report(run.path)
+    return write(folder / REPORT, comparison_page(found, str(folder)))
 
 
 def write_report(path: str | Path) -> Path:

@@ -145,6 +145,8 @@ def write_comparison(folder: Path, *, with_runs: bool = True, trials: bool = Tru
     if trials:
         tried = [[method, trial, "alignment.weight=0.1", 0.7 + 0.01 * trial] for method in methods for trial in (0, 1)]
         write_csv(folder / "trials.csv", ["method", "trial", "parameters", "validation"], tried)
+    ratios = [[method, "buy", decile, 0.1, 0.1, 1 + 0.01 * decile] for method in methods for decile in range(1, 11)]
+    write_csv(folder / "calibration.csv", ["method", "task", "decile", "predicted", "observed", "ratio"], ratios)
     for method in methods[:3] if with_runs else ():
         for seed in range(2):
             _write_runs(folder / "runs" / method / f"seed-{seed}", method, seed)

@@ -12,7 +12,7 @@ from gradalign.report import write_comparison_report, write_report
 from gradalign.report.comparison_files import Compared
 from gradalign.report.comparison_verdict import difference_in_words
 from gradalign.report.numbers import nice_ticks
-from tests.unit.report.folders import HOSTILE, LONG, write_comparison
+from tests.unit.report.folders import HOSTILE, LONG, write_comparison, write_csv, write_run
 from tests.unit.report.reading import read
 
 
@@ -42,6 +42,7 @@ def test_every_figure_is_from_the_files(tmp_path):
     assert "adversarial: 0.0023, interval 0.0011 to 0.0035" in labels
     assert f"{LONG}: validation AUC by epoch. single: 0.6000 at epoch 1" in labels
     assert "none: 1.0200, seeds 1.0180, 1.0190, 1.0200, 1.0210, 1.0220" in labels
+    assert "by decile of the prediction. none: 1.0100 at decile 1, 1.1000 at decile 10." in labels
     assert not {"script", "img"} & set(page.elements)
     assert {link for link in page.links if link[0] != "#"} == {
         "data:,",
@@ -53,6 +54,24 @@ def test_without_run_folders_and_trials(tmp_path):
     text = read(write_report(write_comparison(tmp_path / "found", with_runs=False, trials=False))).text
     assert "there are no curves" in text and "every method ran as it was configured (trials: 2)" in text
     assert "A fresh probe names the task of 94.9 % of the gradients, where it names 93.0 % under the plain sum;" in text
+
+
+def test_a_method_alone_may_have_been_tuned(tmp_path):
+    found = write_comparison(tmp_path / "found", with_runs=False, trials=False)
+    asked = (found / "comparison.yaml").read_text().replace('"trials": 2', '"trials": 0')
+    (found / "comparison.yaml").write_text(asked)
+    assert "Nothing was tuned" in read(write_report(found)).text
+    write_csv(found / "trials.csv", ["method", "trial", "value"], [["weights", 0, 0.7], ["weights", 1, 0.6]])
+    assert "Only weights was tuned" in read(write_report(found)).text
+
+
+def test_the_reports_of_its_runs_are_written_again(tmp_path):
+    """They were written before their probes."""
+    found = write_comparison(tmp_path / "found", with_runs=False)
+    run = write_run(found / "runs" / "none" / "seed-0")
+    page = read(write_report(found))
+    assert "runs/none/seed-0/report.html" in page.links
+    assert "0.9312 (0.9201 to 0.9423)" in read(run / "report.html").text
 
 
 def test_a_comparison_that_is_not_finished_is_said(tmp_path):
