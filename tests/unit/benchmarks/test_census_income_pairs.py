@@ -9,12 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 
 from gradalign.training.build import prepare
 from gradalign.training.config import validate
 from gradalign.training.rows import read_tables
 
-pytestmark = pytest.mark.usefixtures("no_first_batch_check")
+pytestmark = [
+    pytest.mark.usefixtures("no_first_batch_check"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config"),  # which leaves tf.data as it is
+]
 FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
@@ -45,6 +49,7 @@ def prepared(tmp_path, pairs):
 
 
 def test_a_run_is_written_and_read_again(pairs, prepared, tmp_path):
+    tf.config.run_functions_eagerly(True)  # a trace for two steps takes seconds
     row = pairs.run_one(prepared, "adversarial", seed=3)
     assert 0 < float(row["discriminator_accuracy"]) < 1 and float(row["second_to_first_order_ratio"]) > 0
     pairs.write_results([row], tmp_path / "results.csv")
