@@ -12,7 +12,16 @@ import tensorflow as tf
 import gradalign as ga
 from gradalign.alignment import CosineAlignment
 from gradalign.callbacks import GradientMonitor
-from tests.unit.small_models import Subclassed, aligned, all_state, assert_same, data, functional, restart
+from tests.unit.small_models import (
+    Subclassed,
+    aligned,
+    all_state,
+    assert_same,
+    data,
+    discriminator,
+    functional,
+    restart,
+)
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
@@ -134,7 +143,7 @@ def test_several_shared_tensors_are_one():
     found = []
     for shared in ("joined", ["left", "right"]):
         restart()
-        model = aligned(base, shared=shared)
+        model = aligned(base, shared=shared, discriminator=discriminator(4))
         model.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
         found.append(look(model, given))
     assert found[1] == pytest.approx(found[0], rel=1e-5)
@@ -228,10 +237,10 @@ def test_on_replicas_it_looks_on_one_device(mirrored_strategy):
 def test_float16_keeps_a_small_gradient():
     keras.config.set_dtype_policy("mixed_float16")
     given = data(600)
-    half = look(_compiled(aligned(functional())), given)
+    half = look(_compiled(aligned(functional(), discriminator=discriminator())), given)
     keras.config.set_dtype_policy("float32")
     restart(0)
-    full = look(_compiled(aligned(functional())), given)
+    full = look(_compiled(aligned(functional(), discriminator=discriminator())), given)
     assert half == pytest.approx(full, rel=0.05, abs=0.05) and half["second_to_first_order_ratio"] > 0
 
 
