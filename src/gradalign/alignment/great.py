@@ -14,8 +14,8 @@ twice: encoder, towers and private embeddings get no gradient of A.
 
 Deviations: `N`, the schedule and the equal weight of all tasks are ours, as in `AdversarialAlignment`. The anchor is
 ours, too: under `N` nothing says how long a `w_t` is, an optimizer such as Adam moves it as fast whatever `a` is, and
-without an anchor both would grow as long as the game lasts; `anchor=0.0` leaves it out. Only what the multi-task part
-of the paper says in words was at hand, not its code, so widths and rates of the paper are not reproduced.
+without an anchor it drifts as long as the game lasts; `anchor=0.0` leaves it out. Written after the paper's abstract
+and descriptions of its layers, without its code, so its discriminator, widths and rates are not reproduced.
 """
 
 from __future__ import annotations
