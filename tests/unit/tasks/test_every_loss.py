@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import gradalign as ga
-from tests.unit.small_models import warnings_of
+from tests.unit.small_models import discriminator, restart, warnings_of
 
 from . import every_loss
 from .every_loss import LOSSES
@@ -34,11 +34,12 @@ class Everything:
     """One model with all the losses at once, in float64, and what can be asked of it."""
 
     def __init__(self) -> None:
-        keras.utils.set_random_seed(0)
+        restart(0)
         self.losses = every_loss.losses_of(LOSSES)
         self.base, (x, self.y) = every_loss.base(LOSSES), every_loss.data(LOSSES, ROWS)
         self.x = {"x": tf.constant(x["x"])}
-        self.model = ga.MultiTaskModel(self.base, "encoder", ga.AdversarialAlignment(1.0, schedule=1.0))
+        alignment = ga.AdversarialAlignment(1.0, schedule=1.0, discriminator=discriminator(tasks=len(LOSSES)))
+        self.model = ga.MultiTaskModel(self.base, "encoder", alignment)
         self.model.compile("sgd", loss=self.losses, run_eagerly=True)
         rng = np.random.default_rng(1)
         self.cotangents = {task: tf.constant(rng.normal(size=(ROWS, 5))) for task in LOSSES}
@@ -53,7 +54,7 @@ class Everything:
 
     def second(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Their derivatives along one direction, by way of tapes; the alignment's is not reversed."""
-        with tf.GradientTape(persistent=True) as tape:
+        with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
             shift = tf.zeros((ROWS, 5), "float64")
             tape.watch(shift)
             along, alignment = self.at(shift)
@@ -87,7 +88,7 @@ def second(everything) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
 @pytest.fixture(scope="module")
 def logged(everything) -> dict[str, float]:
     with in_float64():
-        return everything.model.evaluate(everything.x, everything.y, verbose=0, return_dict=True, batch_size=4)
+        return everything.model.evaluate(everything.x, everything.y, verbose=0, return_dict=True)
 
 
 def test_the_table_has_every_loss_of_keras():
@@ -121,7 +122,7 @@ def test_second_order_compiled(everything, differences):
     shares = {task: rng.uniform(1, 2) / abs(wanted) for task, wanted in differences[0].items()}
 
     def along(x, y):
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
             shift = tf.zeros((ROWS, 5), "float64")
             tape.watch(shift)
             forward = everything.model.forward((x, y), training=True, aligned=True, shift=[shift])
@@ -144,9 +145,7 @@ def test_second_order_compiled(everything, differences):
 # Behind linear towers: the gradient of none of these changes with the shared tensor.
 STRAIGHT = {
     "hinge": ("hinge", "real", "binary"),
-    "class_hinge": ("categorical_hinge", "logits", "one-hot"),
     "mae": ("mae", "real", "real"),
-    "mape": ("mape", "real", "real"),
     "huber": (lambda: keras.losses.Huber(delta=1e-3), "real", "real"),
     "saturated": (lambda: keras.losses.BinaryCrossentropy(from_logits=True), "logit", "binary"),
 }
@@ -164,14 +163,16 @@ def straight_model(normalize, tasks=EACH):
     for task, bias in (("saturated", 200.0), ("certain", 200.0), ("beyond", 200.0)):
         if task in tasks:
             base.get_layer(task).bias.assign([bias])
-    model = ga.MultiTaskModel(base, "encoder", ga.AdversarialAlignment(0.5, schedule=1.0, normalize=normalize))
+    own = discriminator(tasks=len(tasks))
+    alignment = ga.AdversarialAlignment(0.5, schedule=1.0, normalize=normalize, discriminator=own)
+    model = ga.MultiTaskModel(base, "encoder", alignment)
     model.compile(keras.optimizers.SGD(1e-3), loss=every_loss.losses_of(tasks), run_eagerly=True)
     return model
 
 
 @pytest.mark.first_batch_check
 @pytest.mark.parametrize(("normalize", "names"), [("batch", list(EACH)), ("l2", ["hinge", "beyond", "buy", "kind"])])
-def test_losses_without_curvature_are_named_once_and_drop_nobody(normalize, names):
+def test_losses_without_curvature_are_named_and_drop_nobody(normalize, names):
     tasks = {task: EACH[task] for task in names}
     x, y = every_loss.data(tasks, 12)
     if "saturated" in y:
@@ -180,7 +181,7 @@ def test_losses_without_curvature_are_named_once_and_drop_nobody(normalize, name
     before = {task: model.base.get_layer(f"tower_{task}").kernel.numpy() for task in tasks}
     encoder = model.base.get_layer("encoder").kernel.numpy()
     histories = []
-    [said] = warnings_of(lambda: [histories.append(model.fit(x, y, verbose=0).history) for _ in range(2)])
+    [said] = warnings_of(lambda: histories.append(model.fit(x, y, verbose=0).history))
     [straight] = [sentence for sentence in said.split(". ") if "has no curvature" in sentence]
     assert {task for task in tasks if f'"{task}"' in straight} == {*tasks} & {*STRAIGHT}
     [flat] = [sentence for sentence in said.split(". ") if "flat in this batch" in sentence]
@@ -188,8 +189,7 @@ def test_losses_without_curvature_are_named_once_and_drop_nobody(normalize, name
     # With "l2" one number behind a linear tower has one direction; several classes have many.
     turning = [sentence for sentence in said.split(". ") if 'because with normalize="l2"' in sentence]
     assert [{task for task in tasks if f'"{task}"' in s} for s in turning] == ([{"buy"}] if normalize == "l2" else [])
-    for history in histories:
-        assert all(np.isfinite(values).all() for values in history.values())
+    assert all(np.isfinite(values).all() for values in histories[0].values())
     assert all(np.isfinite(v.value).all() for v in model.variables)
     for task in tasks:
         moved = np.abs(model.base.get_layer(f"tower_{task}").kernel.numpy() - before[task]).max()
@@ -222,12 +222,13 @@ def test_losses_that_compare_rows_are_refused(loss):
 
 def test_a_loss_without_a_second_derivative_is_refused_where_it_is_aligned():
     tasks = {"buy": SOUND["buy"], "price": SOUND["price"], "text": LOSSES["cosine"]}
+    base = every_loss.base(tasks)
     for loss in ("ctc", keras.losses.ctc, keras.losses.CTC()):
         losses = {"buy": "bce", "price": "mse", "text": loss}
         with pytest.raises(ga.UserError, match='loss of task "text" is CTC, whose second derivative is NaN'):
-            ga.MultiTaskModel(every_loss.base(tasks), "encoder", ga.AdversarialAlignment()).compile("sgd", loss=losses)
-        alignment = ga.AdversarialAlignment(tasks=["buy", "price"])
-        ga.MultiTaskModel(every_loss.base(tasks), "encoder", alignment).compile("sgd", loss=losses)
+            ga.MultiTaskModel(base, "encoder", ga.AdversarialAlignment()).compile("sgd", loss=losses)
+    alignment = ga.AdversarialAlignment(tasks=["buy", "price"])
+    ga.MultiTaskModel(base, "encoder", alignment).compile("sgd", loss=losses)
     # What the sentence says, so that it goes once TensorFlow can.
     logits = tf.random.stateless_normal([2, 5, 4], [0, 1])
     with tf.GradientTape() as outer:
@@ -255,11 +256,11 @@ def test_losses_of_different_float_types_add_up():
     x, y = every_loss.data(tasks, 8)
     logs = []
     for dtype in ("float32", "float64"):
-        keras.utils.set_random_seed(0)
-        alignment = ga.AdversarialAlignment(0.5, schedule=1.0)
+        restart(0)
+        alignment = ga.AdversarialAlignment(0.5, schedule=1.0, discriminator=discriminator())
         model = ga.MultiTaskModel(every_loss.base(tasks), "encoder", alignment)
         losses = {"buy": "bce", "price": keras.losses.MeanSquaredError(dtype=dtype)}
         model.compile("sgd", loss=losses, loss_weights={"price": 0.5}, run_eagerly=True)
-        logs.append(model.fit(x, y, verbose=0).history)
+        logs.append(model.train_on_batch(x, y, return_dict=True))
     for key, values in logs[0].items():
         assert values == pytest.approx(logs[1][key], rel=1e-5), key
