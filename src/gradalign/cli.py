@@ -230,6 +230,56 @@ def report(path: Path) -> None:
 
 
 @main.command()
+@click.argument("config")
+@click.option(
+    "--methods",
+    default="none,single,adversarial",
+    show_default=True,
+    metavar="A,B",
+    help="With commas between: none (plain sum), single (a model for each task), weights (loss weights by a grid), "
+    "alignments and adversarial objectives by name, or YAML files whose keys override CONFIG.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each method.")
+@click.option(
+    "--trials", type=click.IntRange(min=0), default=0, help="Tune each method in so many trials; 0 by default."
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time: one a core, or one on a GPU.")
+@click.option("--out", type=click.Path(path_type=Path), help="The folder to make; runs/<name>-comparison by default.")
+@_SET
+@_command
+def compare(
+    config: str, methods: str, seeds: int, trials: int, jobs: int | None, out: Path | None, overrides: tuple[str, ...]
+) -> None:
+    """Train the methods on paired seeds, and say how far each is from the plain sum, with intervals and cost.
+
+    OUT keeps each finished run, so a comparison that was killed goes on with the same command. It gets comparison.csv,
+    comparison.md and report.html.
+    """
+    from gradalign.comparison.methods import methods_named
+    from gradalign.comparison.plan import Plan
+    from gradalign.training.config_file import load_config
+
+    settings = load_config(config, overrides)
+    plan = Plan(settings, tuple(methods_named(methods, settings)), seeds, trials)
+    from gradalign.comparison.compare import compare as run
+    from gradalign.comparison.processes import jobs_at_once
+    from gradalign.comparison.tables import printed
+
+    folder = out or Path("runs") / f"{settings.name}-comparison"
+    try:
+        done = run(plan, folder, jobs or jobs_at_once(), _console())
+    except KeyboardInterrupt:
+        click.echo("Interrupted; what is finished stays, and the same command goes on with the rest.", err=True)
+        sys.exit(130)
+    console = Console()
+    console.width = max(console.width, 110)  # a row of the table does not break
+    console.print(printed(done.rows, str(folder)))
+    for method, sentences in done.warnings.items():
+        for sentence in sentences:
+            click.echo(f"Warning ({method}): {sentence}", err=True)
+
+
+@main.command()
 @click.option("--cases", default="", metavar="A,B", help="Names of cases, with commas between; all by default.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Turns of every row: 12, or 2 with --quick.")
 @click.option(

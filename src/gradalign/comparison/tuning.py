@@ -127,10 +127,10 @@ def tune(plan: Plan, folder: Path, run: Callable[[Sequence[Job]], None]) -> list
     """
     trials: list[Trial] = []
     if plan.trials:
-        studies = {method: _Study(plan, method) for method in plan.methods}
+        studies = [_Study(plan, method) for method in plan.methods]
         for first in range(0, plan.trials, ROUND):
             numbers = range(first, min(first + ROUND, plan.trials))
-            asked = [(study, number, study.ask()) for study in studies.values() for number in numbers]
+            asked = [(study, number, study.ask()) for study in studies for number in numbers]
             jobs = [_job(plan, folder, study.method, number, settings) for study, number, settings in asked]
             run(jobs)
             for (study, number, settings), job in zip(asked, jobs, strict=True):
