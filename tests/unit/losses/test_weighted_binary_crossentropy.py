@@ -66,7 +66,8 @@ def test_equal_to_pytorch_at_every_order(pos_weight, smoothing, gamma):
             WeightedBinaryCrossentropy(from_logits=True, dtype=dtype, **settings),
             BehindSigmoid(dtype=dtype, **settings),
         ):
-            for mode in MODES if dtype == "float32" and gamma else ("eager",):
+            # The loss of logits is within that of probabilities, once these have handed theirs on.
+            for mode in MODES if dtype == "float32" and gamma and not loss.from_logits else ("eager",):
                 values, *orders = derivatives(loss, y, z, mode=mode)
                 # Values of 1e-14 and less are rounded in PyTorch.
                 np.testing.assert_allclose(values, wanted[0], rtol=relative, atol=1e-14)
