@@ -98,21 +98,14 @@ def test_ragged_equals_padded():
         np.testing.assert_allclose(from_ragged[task], padded[task], rtol=1e-6)
 
 
-def test_xla_equals_eager():
-    model, inputs = build(), {k: tf.constant(v) for k, v in batch().items()}
-    compiled = tf.function(model, jit_compile=True)(inputs)
-    for task in TASKS:
-        np.testing.assert_allclose(compiled[task], model(inputs)[task], rtol=1e-5)
-
-
-@pytest.mark.parametrize("as_ragged", [False, True])
-def test_a_saved_model_predicts_the_same(tmp_path, as_ragged):
+def test_a_saved_model_predicts_the_same(tmp_path):
     model, inputs = build(dropout=0.1), batch()
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    fed = ragged(inputs) if as_ragged else inputs
-    for task in TASKS:
-        np.testing.assert_array_equal(loaded(fed)[task], model(fed)[task])
+    for fed in (inputs, ragged(inputs)):
+        of_loaded, expected = loaded(fed), model(fed)
+        for task in TASKS:
+            np.testing.assert_array_equal(of_loaded[task], expected[task])
     assert list(loaded.output) == TASKS
     assert list(loaded.get_layer("shared_embedding").fields.items()) == list(FIELDS.items())
 
@@ -124,8 +117,14 @@ def test_it_trains_on_tables_of_every_kind():
     model = shared_private(FIELDS, TASKS, shared_dim=3, private_dim=2, towers=(4,))  # small: tracing is what takes time
     model.compile(keras.optimizers.SGD(2.0), loss=dict.fromkeys(TASKS, "binary_crossentropy"), jit_compile=True)
     before = {w.path: w.numpy() for w in model.weights}
-    history = model.fit(inputs, labels, epochs=12, batch_size=128, verbose=0).history["loss"]
-    assert history[-1] < 0.5 * history[0]
+    predicted = model(inputs)
+    eager = sum(keras.losses.BinaryCrossentropy()(labels[task][:, None], predicted[task]) for task in TASKS)
+    losses = []
+    for _ in range(48):
+        model.reset_metrics()
+        losses.append(model.train_on_batch(inputs, labels, return_dict=True)["loss"])
+    assert losses[0] == pytest.approx(float(eager), rel=1e-5)
+    assert losses[-1] < 0.5 * losses[0]
     assert all(np.any(w.numpy() != before[w.path]) for w in model.weights)
 
 
