@@ -28,23 +28,27 @@ def _variables(run):
     return [v.numpy() for v in variables if v.dtype != "string"]
 
 
-# In the middle of its second epoch the run says so and waits to be killed. Graphs are not rewritten, as here, so
-# that weights are equal to the last bit. All of that is set up where the command would load TensorFlow.
+# In the middle of its second epoch the run says so and waits to be killed. It is eager, as here, so that weights are
+# equal to the last bit. All of that is set up where the command would load TensorFlow.
 COMMAND_LINE = """
 import time
 from gradalign import cli
 
 def wait(self, batch, logs=None):
-    if self.history and batch == 2:
+    if self.history and batch == 1:
         print("waiting", flush=True)
         time.sleep(60)
 
 def prepare(quiet=cli._quiet):
     quiet()
-    import tensorflow as tf
+    from gradalign import MultiTaskModel
     from gradalign.diagnostics import first_batch
     from gradalign.training.checkpoint import Checkpoint
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    fit = MultiTaskModel.fit
+    def fit_eagerly(self, *args, **kwargs):
+        self.run_eagerly = True
+        return fit(self, *args, **kwargs)
+    MultiTaskModel.fit = fit_eagerly
     first_batch._sentences = lambda model, batch: []
     Checkpoint.on_train_batch_end = wait
 
@@ -89,7 +93,8 @@ def _stopping(monkeypatch, **patches):
 
 
 @pytest.mark.slow
-def test_a_run_cut_off_three_times_ends_as_one_that_was_not(trained, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("quick_training")
+def test_a_run_cut_off_three_times_ends_as_one_that_was_not(shop, monkeypatch):
     """Before its first epoch, after which it starts again; killed in its second, with which it goes on; and while it is
     finished, after which it only finishes.
 
@@ -97,14 +102,15 @@ def test_a_run_cut_off_three_times_ends_as_one_that_was_not(trained, tmp_path, m
     """
     from gradalign.training import run
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "write_serving", lambda preprocessing, base, folder: folder.mkdir())  # takes its seconds
+    monkeypatch.chdir(shop.folder)
     out, partial = Path("again"), Path("again.partial")
-    shutil.copy(trained.run / "config.yaml", "copy.yaml")
+    settings = ["--set", "training.monitor_every=2", "--set", "training.batch_size=100"]
+    assert shop.invoke("train", shop.config, "--out", "first", *settings).exit_code == 0
+    shutil.copy("first/config.yaml", "copy.yaml")
     with _stopping(monkeypatch, _fit=run):
-        trained.shop.invoke("train", "copy.yaml", "--out", out)
+        shop.invoke("train", "copy.yaml", "--out", out)
     assert not out.exists() and checkpoint.last_checkpoint(partial) == (None, [])
-    refused = trained.shop.invoke("train", "copy.yaml", "--out", out)
+    refused = shop.invoke("train", "copy.yaml", "--out", out)
     assert refused.exit_code == 2 and "--resume" in refused.stderr
 
     said = _kill("train", "--resume", "again")
@@ -112,19 +118,19 @@ def test_a_run_cut_off_three_times_ends_as_one_that_was_not(trained, tmp_path, m
     assert not any(word in said for word in ("cuda", "WARNING", "E0000", "I0000", "rebuild TensorFlow")), said
     assert not out.exists()
     [first_epoch] = checkpoint.last_checkpoint(partial)[1]
-    refused = trained.shop.invoke("evaluate", out)
+    refused = shop.invoke("evaluate", out)
     assert refused.exit_code == 2 and "was interrupted" in refused.stderr
 
     with _stopping(monkeypatch, finish=run_folder):
-        trained.shop.invoke("train", "--resume", partial)
+        shop.invoke("train", "--resume", partial)
     assert not out.exists()
     assert checkpoint.last_checkpoint(partial)[1][0] == first_epoch  # with its seconds: it was not trained again
 
-    resumed = trained.shop.invoke("train", "--resume", out)
+    resumed = shop.invoke("train", "--resume", out)
     assert resumed.exit_code == 0 and "after epoch 2 of 2" in resumed.stderr
     assert "epoch 1/2" not in resumed.stderr and "epoch 2/2" not in resumed.stderr
     assert not partial.exists() and not list(out.glob("*checkpoint*"))
-    again, first = Run.open(out), Run.open(trained.run)
+    again, first = Run.open(out), Run.open("first")
     for one, other in zip(_variables(again), _variables(first), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.metrics["test"] == first.metrics["test"]

@@ -58,7 +58,7 @@ def run(case, mode, batch, start, *, shared="row", width=WIDTH, tasks=None, **se
     variables = named_variables(base, discriminator)
     assign(variables, start)
     loop = OwnLoop(case, base, alignment, variables, batch, LOSS_WEIGHTS)
-    if mode in ("graph", "jit"):  # Built within a function, as with "autograph", it would have that traced twice.
+    if mode != "eager":  # Built within a function, it would have that traced twice.
         alignment.build_for(list(case.names), [[None, *base.get_layer("shared").output.shape[1:]]], base.compute_dtype)
     if mode == "eager":
         found = loop.step(apart=True)

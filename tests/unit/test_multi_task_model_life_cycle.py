@@ -15,16 +15,19 @@ import tensorflow as tf
 
 import gradalign as ga
 
-from .small_models import WIDTH, Subclassed, aligned, all_state, assert_same, data, functional, restart
+from .small_models import WIDTH, Subclassed, aligned, all_state, assert_same, data, discriminator, functional, restart
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
 COPIES = {"pickle": lambda thing: pickle.loads(pickle.dumps(thing)), "deepcopy": copy.deepcopy}
-BASES = {"functional": lambda: functional(normalize=True, dropout=0.4), "subclassed": lambda: Subclassed(dropout=0.4)}
+BASES = {
+    "functional": lambda: functional(normalize=True, dropout=0.4, towers=False),
+    "subclassed": lambda: Subclassed(dropout=0.4, towers=False),
+}
 
 
 def start(base, **settings):
-    model = aligned(base, schedule="linear", total_steps=20, **settings)
+    model = aligned(base, schedule="linear", total_steps=20, discriminator=discriminator(), **settings)
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     model.compile(optimizer, loss="binary_crossentropy", metrics={"buy": ["AUC"]}, run_eagerly=True)
     return model
@@ -95,7 +98,7 @@ def test_weights_alone_without_compile(tmp_path):
     model = start(BASES["subclassed"]())
     step(model)
     model.save_weights(tmp_path / "model.weights.h5")
-    other = aligned(BASES["subclassed"](), schedule="linear", total_steps=20)
+    other = aligned(BASES["subclassed"](), schedule="linear", total_steps=20, discriminator=discriminator())
     other.prepare({"x": tf.TensorSpec([None, WIDTH])})
     other.load_weights(tmp_path / "model.weights.h5")
     assert int(other.alignment.step) == 1
@@ -121,7 +124,7 @@ x = keras.Input((6,), name="x")
 s = keras.layers.Dense(5, "tanh", name="encoder")(keras.layers.BatchNormalization()(x))
 s = keras.layers.Dropout(0.4)(s)
 base = keras.Model({"x": x}, {t: keras.layers.Dense(1, "sigmoid", name=t)(s) for t in ("click", "buy")})
-model = gradalign.MultiTaskModel(base, "encoder", gradalign.AdversarialAlignment(0.5, schedule="linear"))
+model = gradalign.MultiTaskModel(base, "encoder", gradalign.AdversarialAlignment(0.5, schedule="linear", discriminator=keras.layers.Dense(2)))
 model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss="binary_crossentropy", run_eagerly=True)
 
 class Kill(keras.callbacks.Callback):

@@ -28,8 +28,8 @@ from .small_models import (
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
+# One step at a time in a graph: tests/parity/test_fit.py.
 MODES = {
-    "graph": {},
     "compiled": {"jit_compile": True},
     "eight at a time": {"steps_per_execution": 8},
 }
@@ -38,7 +38,7 @@ MODES = {
 def train(mode, *, rows=18, optimizer=None, policy="float32"):
     restart()
     keras.config.set_dtype_policy(policy)
-    model = aligned(functional(normalize=True), normalize="batch", schedule="linear")
+    model = aligned(functional(normalize=True), normalize="batch", schedule="linear", discriminator=discriminator())
     model.compile(
         optimizer or keras.optimizers.SGD(0.1, momentum=0.5),
         loss="binary_crossentropy",
@@ -274,6 +274,6 @@ def test_a_schedule_of_progress_moves_every_step():
     x, y = data(24)
     settings = {"schedule": lambda progress: progress**2, "discriminator": discriminator()}
     model = aligned(functional(towers=False), weight=2.0, **settings)
-    model.compile("sgd", loss="binary_crossentropy")
+    model.compile("sgd", loss="binary_crossentropy", run_eagerly=True)
     model.fit(x, y, batch_size=6, verbose=0, callbacks=[Watch()])
     np.testing.assert_allclose(seen, [2.0 * (i / 4) ** 2 for i in range(4)])

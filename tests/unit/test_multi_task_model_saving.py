@@ -12,15 +12,25 @@ import tensorflow as tf
 
 import gradalign as ga
 
-from .small_models import WIDTH, Subclassed, aligned, all_state, assert_same, data, functional, restart
+from .small_models import (
+    WIDTH,
+    Subclassed,
+    aligned,
+    all_state,
+    assert_same,
+    data,
+    discriminator,
+    functional,
+    restart,
+)
 
 pytestmark = pytest.mark.usefixtures("no_first_batch_check")
 
 
 def full(base=None, *, optimizer=None, schedule="ganin", **settings):
     """A model with everything that has state: dropout, moving statistics, a schedule, two optimizers with slots."""
-    base = functional(normalize=True, dropout=0.4) if base is None else base
-    model = aligned(base, schedule=schedule, **settings)
+    base = functional(normalize=True, dropout=0.4, towers=False) if base is None else base
+    model = aligned(base, schedule=schedule, **{"discriminator": discriminator(), **settings})
     model.compile(
         optimizer or keras.optimizers.SGD(0.1, momentum=0.9),
         loss={"click": "binary_crossentropy", "buy": keras.losses.BinaryFocalCrossentropy(gamma=1.0)},
@@ -38,8 +48,8 @@ def step(model, seed=0, epochs=1):
 
 
 BASES = {
-    "functional": lambda: functional(normalize=True, dropout=0.4),
-    "subclassed": lambda: Subclassed(dropout=0.4),
+    "functional": lambda: functional(normalize=True, dropout=0.4, towers=False),
+    "subclassed": lambda: Subclassed(dropout=0.4, towers=False),
 }
 
 
@@ -98,7 +108,8 @@ np.savez(folder + "/state.npz", *[keras.ops.convert_to_numpy(v) for v in variabl
 
 
 def test_settings_survive(tmp_path):
-    model = full(schedule="linear", weight=0.3, normalize="l2", tasks=["buy", "click"], reach="shared", total_steps=50)
+    settings = {"normalize": "l2", "tasks": ["buy", "click"], "reach": "shared", "discriminator": None}
+    model = full(schedule="linear", weight=0.3, total_steps=50, **settings)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.tasks == ["click", "buy"] and loaded.shared == ["encoder"] and loaded.name == model.name

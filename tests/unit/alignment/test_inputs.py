@@ -256,12 +256,14 @@ def test_the_discriminator_descends_thrice_on_the_same_gradients(floatx):
     assert int(alignment.step) == 0 and int(model.alignment.step) == 1
 
 
-@pytest.mark.parametrize("way", ["jit", "replicas"])  # replicas train in a graph
+@pytest.mark.parametrize("way", ["jit", "replicas"])
 def test_updates_ahead_and_scaled_gradients_in_every_mode(way, floatx, mirrored_strategy):
     """With the layers that replace the gradients at the shared tensor: two steps, so that the second one is scaled."""
     wanted = trained(2, epochs=2, kind=ga.GREATAlignment, run_eagerly=True)
     strategy = mirrored_strategy if way == "replicas" else None
-    model = trained(2, epochs=2, kind=ga.GREATAlignment, strategy=strategy, jit_compile=way == "jit")
+    model = trained(
+        2, epochs=2, kind=ga.GREATAlignment, strategy=strategy, jit_compile=way == "jit", run_eagerly=way != "jit"
+    )
     assert keras.ops.convert_to_numpy(model.discriminator_optimizer.iterations) == 4
     assert np.abs(wanted.alignment.gradient_layers - 1.0).max() > 1e-3
     found, others = (

@@ -400,8 +400,8 @@ def test_on_two_replicas(mirrored_strategy):
     def step(g, masks):
         return {name: value_and_gradients(alignments[name], g, masks) for name in names}
 
-    run = tf.function(lambda g, m: mirrored_strategy.run(step, args=(g, m)), autograph=False)
-    found = run(part(grads), part({task: np.array(MASKS.get(task, [True] * 6)) for task in TASKS}))
+    masks = part({task: np.array(MASKS.get(task, [True] * 6)) for task in TASKS})
+    found = mirrored_strategy.run(step, args=(part(grads), masks))
     for name in names:
         value, at_grads, at_weights = found[name]
         values, weights = mirrored_strategy.experimental_local_results((value, at_weights)), wanted[name][2]
