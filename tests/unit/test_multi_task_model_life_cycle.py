@@ -124,7 +124,8 @@ x = keras.Input((6,), name="x")
 s = keras.layers.Dense(5, "tanh", name="encoder")(keras.layers.BatchNormalization()(x))
 s = keras.layers.Dropout(0.4)(s)
 base = keras.Model({"x": x}, {t: keras.layers.Dense(1, "sigmoid", name=t)(s) for t in ("click", "buy")})
-model = gradalign.MultiTaskModel(base, "encoder", gradalign.AdversarialAlignment(0.5, schedule="linear", discriminator=keras.layers.Dense(2)))
+alignment = gradalign.AdversarialAlignment(0.5, schedule="linear", discriminator=keras.layers.Dense(2))
+model = gradalign.MultiTaskModel(base, "encoder", alignment)
 model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss="binary_crossentropy", run_eagerly=True)
 
 class Kill(keras.callbacks.Callback):
