@@ -20,10 +20,11 @@ from xdist.scheduler import LoadScopeScheduling
 # Before anything imports TensorFlow, and for the processes that tests start.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Compilation is most of what a compiled test costs; what XLA fuses and computes is the same. A flag that a version does
-# not know ends the process, so the second one, which spares a fifth, is for the version that it was tried on.
-_TENSORFLOW = importlib.metadata.version("tensorflow")
-_QUICK_FUSION = " --xla_cpu_use_fusion_emitters=false" if _TENSORFLOW.startswith("2.21.") else ""
-os.environ.setdefault("XLA_FLAGS", f"--xla_backend_optimization_level=0{_QUICK_FUSION}")
+# not know ends the process, so those after the first, which spare a fifth and a tenth, are for the version that they
+# were tried on.
+_QUICKER = " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+_IS_TRIED = importlib.metadata.version("tensorflow").startswith("2.21.")
+os.environ.setdefault("XLA_FLAGS", f"--xla_backend_optimization_level=0{_QUICKER if _IS_TRIED else ''}")
 # The tests' arrays are tiny and each worker has one core: threads within an operation would wait for one another.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
