@@ -1,8 +1,8 @@
-"""The command line: `gradalign train | evaluate | predict | export | check | probe | report | bench`.
+"""The command line: `gradalign train | evaluate | predict | export | check | probe | report | compare | bench`.
 
-What a command does is in `gradalign.training` and `gradalign.benchmarks`, which are imported inside the commands:
-`gradalign --help` loads no TensorFlow. A wrong input ends in one sentence on stderr and exit code 2, an interruption in
-exit code 130.
+What a command does is in `gradalign.training`, `gradalign.comparison` and `gradalign.benchmarks`, which are imported
+inside the commands: `gradalign --help` loads no TensorFlow. A wrong input ends in one sentence on stderr and exit code
+2, an interruption in exit code 130.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ sys.exit(f"loaded {{heavy}}" if heavy or code != {code} else 0)
         (["train", "census-income", "--set", "training.epoch=1"], 2),
         (["evaluate", "nowhere"], 2),
         (["bench", "--cases", "rankin"], 2),
+        (["compare", "synthetic", "--methods", "single,adversarail"], 2),
     ],
 )
 def test_it_loads_no_tensorflow(arguments, code):
@@ -47,6 +48,6 @@ def test_the_version():
 
 def test_every_command_is_listed_and_explained():
     listed = CliRunner().invoke(main, ["--help"]).output
-    for command in ("train", "evaluate", "predict", "export", "check", "bench"):
+    for command in ("train", "evaluate", "predict", "export", "check", "compare", "bench"):
         assert command in listed
         assert CliRunner().invoke(main, [command, "--help"]).exit_code == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gradalign.comparison.results import Compared
 from gradalign.comparison.schedule import Schedule, Start
 from gradalign.comparison.tables import markdown
 from gradalign.comparison.tuning import Trial, best, number_of_trials, tune
+from gradalign.report import write_comparison_report
 from gradalign.training.run_folder import write_text
 
 __all__ = ["MARKDOWN", "Comparison", "compare"]
@@ -64,10 +64,7 @@ def compare(
             }
             schedule.run(list(jobs.values()))
         found, warnings = _write(plan, folder, jobs, trials, chosen)
-    if importlib.util.find_spec("gradalign.report") is not None:
-        from gradalign.report import write_comparison_report
-
-        write_comparison_report(folder)
+    write_comparison_report(folder)
     return Comparison(folder, found, warnings)
 
 

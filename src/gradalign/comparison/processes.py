@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from gradalign.comparison.job import Job
@@ -14,7 +13,7 @@ from gradalign.comparison.job import Job
 __all__ = ["JobProcess", "Processes", "cores", "jobs_at_once"]
 
 LOGS = "logs"
-_COMMAND = (sys.executable, "-m", "gradalign.comparison.one_run")
+COMMAND = (sys.executable, "-m", "gradalign.comparison.one_run")
 
 
 def cores() -> int:
@@ -34,11 +33,10 @@ class Processes:
         folder: the comparison's; what a job says goes to <folder>/logs.
         at_once: jobs that run at a time; they share the cores.
         lock: a file descriptor that each process holds as long as it lives.
-        command: that reads a job from its first line of input.
     """
 
-    def __init__(self, folder: Path, at_once: int, lock: int | None = None, command: Sequence[str] = _COMMAND) -> None:
-        self._folder, self._lock, self._command = folder, lock, tuple(command)
+    def __init__(self, folder: Path, at_once: int, lock: int | None = None) -> None:
+        self._folder, self._lock = folder, lock
         threads = str(max(1, cores() // at_once))
         self._environment = {
             "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -55,7 +53,7 @@ class Processes:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as said:
             process = subprocess.Popen(
-                self._command,
+                COMMAND,
                 stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=subprocess.STDOUT,

@@ -59,7 +59,8 @@ class Schedule:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:  # elsewhere it would still print an empty line
+            self._progress.stop()
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run those that are not done; when one fails, the others are ended.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from gradalign.alignment import (
     AdversarialAlignment,
@@ -88,7 +87,7 @@ def _base(config: Config, preprocessing: Preprocessing) -> keras.Model:
             return of_tasks(config.tasks, chain)
         # The larger model comes first, as it would without this one, and is gone before this one is made.
         larger = of_tasks(settings.initial_tasks, {})
-        initial = {layer.name: [np.array(v) for v in layer.variables] for layer in larger.layers}
+        initial = {layer.name: [keras.ops.convert_to_numpy(v) for v in layer.variables] for layer in larger.layers}
         del larger
         base = of_tasks(config.tasks, chain)
     except ValueError as error:

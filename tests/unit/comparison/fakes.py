@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,14 @@ class Fake:
 
     Args:
         fail: the name of a job that fails, which leaves these lines.
+        endless: names of jobs that never end.
         interrupt: so many jobs are started, then it is as if Ctrl-C were pressed.
     """
 
-    def __init__(self, fail: dict[str, tuple[int, str]] | None = None, interrupt: int | None = None) -> None:
-        self.fail, self.interrupt = fail or {}, interrupt
+    def __init__(
+        self, fail: dict[str, tuple[int, str]] | None = None, endless: Sequence[str] = (), interrupt: int | None = None
+    ) -> None:
+        self.fail, self.endless, self.interrupt = fail or {}, endless, interrupt
         self.started: list[str] = []
         self.killed: list[str] = []
         self.at_once = self.most = 0
@@ -70,7 +73,7 @@ class _Running:
 
     def poll(self) -> int | None:
         self.looks += 1
-        if self.looks < 2:
+        if self.looks < 2 or self.job.name in self.fake.endless:
             return None
         self.fake.at_once -= 1
         if self.job.name in self.fake.fail:
