@@ -13,9 +13,9 @@ ones at first for each task, of the width of a row:
 twice: encoder, towers and private embeddings get no gradient of A.
 
 Deviations: `N`, the schedule and the equal weight of all tasks are ours, as in `AdversarialAlignment`. The anchor is
-ours, too: under `N` nothing says how long a `w_t` is, an optimizer such as Adam moves it as fast whatever `a` is, and
-without an anchor it drifts as long as the game lasts; `anchor=0.0` leaves it out. Written after the paper's abstract
-and descriptions of its layers, without its code, so its discriminator, widths and rates are not reproduced.
+ours, too, and 0 unless asked for: under `N` nothing says how long a `w_t` is, an optimizer such as Adam moves it as
+fast whatever `a` is, and without an anchor it drifts as long as the game lasts. Written after the paper's abstract and
+descriptions of its layers, without its code, so its discriminator, widths and rates are not reproduced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class GREATAlignment(AdversarialAlignment):
     Args:
         weight: largest strength of the reversal, 0 or more; 0 trains the discriminator only, and gradients stay as
             they are.
-        anchor: what the mean squared distance of the scales from one weighs, 0 or more; 0 leaves them free.
+        anchor: what the mean squared distance of the scales from one weighs, 0 or more; at 0, the reversed signal
+            alone trains them.
         fraction: share of each batch's rows that the discriminator sees; all rows' gradients are scaled.
         discriminator, normalize, schedule, total_steps, tasks, row_task, per, objective, sign_free, balance_labels,
             label_smoothing, spectral_norm, discriminator_steps: as of `AdversarialAlignment`. A task that `tasks`
@@ -84,7 +85,7 @@ class GREATAlignment(AdversarialAlignment):
         self,
         weight: float = 0.1,
         *,
-        anchor: float = 0.1,
+        anchor: float = 0.0,
         discriminator: Any = None,
         normalize: str = "batch",
         schedule: Any = "ganin",

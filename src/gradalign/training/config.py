@@ -184,7 +184,7 @@ class AlignmentConfig(Section):
     bandwidth: float | None = Field(None, gt=0, description="null, or a number above 0")
     mean: float = Field(1.0, ge=0, description="a number, 0 or more")
     covariance: float = Field(1.0, ge=0, description="a number, 0 or more")
-    anchor: float = Field(0.1, ge=0, description="a number, 0 or more")
+    anchor: float = Field(0.0, ge=0, description="a number, 0 or more")
 
     @model_validator(mode="after")
     def _options_of_the_method(self) -> AlignmentConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import keras
 import numpy as np
@@ -316,9 +317,9 @@ def test_the_base_class_has_no_method_of_its_own():
 
 def aligned_step(reach):
     """d A / d (table, tower weights) of two tanh towers above rows of a table."""
-    random = np.random.default_rng(0)
-    table, w_a, w_b = (tf.Variable(random.normal(size=shape)) for shape in ((5, 3), (3, 2), (3, 2)))
-    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    table, w_a, w_b = (tf.Variable(rng.normal(size=shape)) for shape in ((5, 3), (3, 2), (3, 2)))
+    random.seed(0)
     alignment = AdversarialAlignment(
         1.0, schedule=1.0, reach=reach, discriminator=keras.layers.Dense(2, dtype="float64")
     )
