@@ -247,8 +247,7 @@ def _finite_differences(model: Any, batch: Any, run: _Pass) -> tuple[float | Non
         least = math.inf
         for step in steps:
             forth, back = (
-                _shifted_loss(model, batch, [tf.cast(sign * step, u.dtype) * u for u in unit])
-                for sign in (1.0, -1.0)
+                _shifted_loss(model, batch, [tf.cast(sign * step, u.dtype) * u for u in unit]) for sign in (1.0, -1.0)
             )
             slope, rounding = (forth - back) / (2 * step), _rounding(eps, loss, step)
             least = min(least, max(abs(slope - along) - rounding, 0.0))
