@@ -272,7 +272,7 @@ def compare(
         click.echo("Interrupted; what is finished stays, and the same command goes on with the rest.", err=True)
         sys.exit(130)
     console = Console()
-    console.width = max(console.width, 110)  # a row of the table does not break
+    console.width = max(console.width, 122)  # a row of the table does not break
     console.print(printed(done.rows, str(folder)))
     for method, sentences in done.warnings.items():
         for sentence in sentences:
