@@ -66,7 +66,10 @@ MEASURE = """
       };
     });
     const cut = [...svg.querySelectorAll("text")].filter(t => !isInside(t.getBoundingClientRect(), box));
-    return {label: svg.getAttribute("aria-label"), width: box.width, height: box.height, marks,
+    const boxes = [...svg.querySelectorAll("text")].map(t => t.getBoundingClientRect());
+    const overlaps = boxes.some((a, i) => boxes.slice(i + 1).some(
+      b => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom));
+    return {overlaps, label: svg.getAttribute("aria-label"), width: box.width, height: box.height, marks,
             cut: cut.map(t => t.textContent), isScale: svg.closest("thead") !== null};
   });
   return {
@@ -162,6 +165,7 @@ def test_every_figure_is_drawn(name, drawn, opened):
             assert all(mark["isDrawn"] for mark in figure["marks"]), figure["label"]
             assert min(mark["contrast"] for mark in figure["marks"]) >= 3, figure["label"]
         assert [figure["cut"] for figure in seen["figures"] if figure["cut"]] == []
+        assert [figure["label"] for figure in seen["figures"] if figure["overlaps"]] == []
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -126,7 +126,7 @@ def _difference(found: ComparisonFiles, task: str, metric: str, number: int = 0)
 
 def _difference_cell(row: Compared) -> Html:
     if row.low is None or row.high is None:
-        return join(as_signed(row.difference), ", no interval")
+        return join(as_signed(row.difference, decimals(row.metric, None)), ", no interval")
     digits = decimals(row.metric, (row.high - row.low) / 2)
     low, high = as_signed(row.low, digits), as_signed(row.high, digits)
     small = tag("small", f"p {as_p(row.p)}, corrected {as_p(row.p_corrected)}")

@@ -46,7 +46,8 @@ def difference_in_words(row: Compared) -> str:
     if d is None:
         return f"{name} has no difference to the plain sum."
     if row.low is None or row.high is None:
-        return f"{name} differs by {as_signed(d)}; without an interval nothing can be told ({_seeds(row)})."
+        by = as_signed(d, decimals(row.metric, None))
+        return f"{name} differs by {by}; without an interval nothing can be told ({_seeds(row)})."
     digits = decimals(row.metric, (row.high - row.low) / 2)
     interval = f"95{PERCENT} interval {as_signed(row.low, digits)} to {as_signed(row.high, digits)}"
     corrected = f"p corrected {as_p(row.p_corrected)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from gradalign.report.line_chart import Level, legend
@@ -12,6 +13,7 @@ from gradalign.report.numbers import as_number, nice_ticks
 __all__ = ["Strip", "strips"]
 
 _WIDTH, _HEIGHT, _EDGE = 210, 24, 8
+_CHARACTER = 7.0  # width of a digit in the style's font, on the safe side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,17 +85,36 @@ class _Axis:
         return round(_EDGE + share * (_WIDTH - 2 * _EDGE), 1)
 
     def ticks(self) -> Html:
-        """The axis, for the head of the table."""
-        ticks, decimals = nice_ticks(self.low, self.high, 4)
+        """The axis, for the head of the table, with as many numbers as there is room for, four at most."""
+        most = 4
+        while self._run_together(labels := self._labels(most)) and most > 1:
+            most -= 1
         parts: list[Html] = [tag("line", x1=_EDGE, x2=_WIDTH - _EDGE, y1=21, y2=21, class_="axis")]
+        for x, label, anchor in labels:
+            parts.append(tag("line", x1=x, x2=x, y1=18, y2=21, class_="axis"))
+            parts.append(tag("text", label, x=x, y=13, text_anchor=anchor))
+        said = "Scale of the strips: " + " to ".join(label for _, label, _ in labels)
+        return tag("svg", parts, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=said)
+
+    def _labels(self, most: int) -> list[tuple[float, str, str]]:
+        """Place, text and anchor of each number; at an end it would leave the picture were it centred."""
+        ticks, decimals = nice_ticks(self.low, self.high, most)
+        found = []
         for tick in ticks:
             x = self(tick)
-            # A label at an end would leave the picture were it centred.
             anchor = "start" if x < 24 else "end" if x > _WIDTH - 24 else "middle"
-            parts.append(tag("line", x1=x, x2=x, y1=18, y2=21, class_="axis"))
-            parts.append(tag("text", f"{tick:,.{decimals}f}", x=x, y=13, text_anchor=anchor))
-        said = "Scale of the strips: " + " to ".join(f"{tick:,.{decimals}f}" for tick in ticks)
-        return tag("svg", parts, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=said)
+            found.append((x, f"{tick:,.{decimals}f}", anchor))
+        return found
+
+    def _run_together(self, labels: Sequence[tuple[float, str, str]]) -> bool:
+        before = -math.inf
+        for x, label, anchor in labels:
+            width = _CHARACTER * len(label)
+            left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+            if left < before + _CHARACTER:
+                return True
+            before = left + width
+        return False
 
     def strip(self, row: Strip, levels: Sequence[Level], colour: int) -> Html:
         middle, parts = _HEIGHT / 2, []
