@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import sys
 import time
@@ -12,12 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from gradalign.comparison.methods import Method, has_validation
 from gradalign.errors import UserError
 from gradalign.training.config import Config
-from gradalign.training.config_file import read_mapping
+from gradalign.training.config_file import read_mapping, to_yaml
 from gradalign.training.run_folder import write_text
 
 __all__ = ["PLAN", "TUNING_SEED", "Plan", "begin", "locked"]
@@ -79,7 +76,7 @@ def begin(plan: Plan, folder: Path) -> None:
     if path.is_file():
         _refuse_other(read_mapping(path), asked, folder)
         return
-    write_text(path, _to_yaml(asked))
+    write_text(path, to_yaml(asked))
 
 
 @contextlib.contextmanager
@@ -160,14 +157,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-def _to_yaml(content: Mapping[str, Any]) -> str:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.allow_unicode = True
-    yaml.width = 4096
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    text = io.StringIO()
-    yaml.dump(content, text)
-    return text.getvalue()

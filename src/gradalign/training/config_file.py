@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,25 @@ def dump_config(config: Config) -> str:
     >>> print(dump_config(load_config("census-income")).splitlines()[0])
     name: census-income
     """
+    return to_yaml(config.model_dump())
+
+
+def to_yaml(content: Mapping[str, Any]) -> str:
+    """Plain mappings, lists and values as YAML, in their order, one key a line.
+
+    >>> print(to_yaml({"b": [1, 2], "a": "ü"}), end="")
+    b:
+    - 1
+    - 2
+    a: ü
+    """
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.allow_unicode = True
     yaml.width = 4096
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     text = io.StringIO()
-    yaml.dump(config.model_dump(), text)
+    yaml.dump(content, text)
     return text.getvalue()
 
 
