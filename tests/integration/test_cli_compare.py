@@ -102,7 +102,7 @@ def _rows(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_training", "no_first_batch_check")
+@pytest.mark.usefixtures("quick_training", "no_first_batch_check", "grappler")  # which the killed process has too
 def test_killed_half_way_it_goes_on_and_ends_with_the_same_table(tmp_path, in_this_process):
     folder = tmp_path / "cut"
     process = subprocess.Popen(

@@ -16,6 +16,9 @@ CHATTER = [
     b"W0000 00:00:1796034448.826741    4164 gpu_device.cc:2341] Cannot dlopen some GPU libraries.",
     b"To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.",
     b"2025-01-01 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.",
+    # TensorFlow 2.21, on a processor without VNNI:
+    b"E0000 00:00:1796102073.757791    4627 util.cc:131] oneDNN supports DT_INT32 only on platforms with AVX-512. "
+    b"Falling back to the default Eigen-based implementation if present.",
     # TensorFlow 2.18, in every process:
     b"2025-01-01 10:00:00.123456: E external/local_xla/xla/cuda_fft.cc:477] Unable to register cuFFT factory: "
     b"Attempting to register factory for plugin cuFFT when one has already been registered",
