@@ -51,6 +51,14 @@ class SpectralDense(keras.layers.Dense):
             aggregation="only_first_replica",
         )
 
+    def save_own_variables(self, store: Any) -> None:
+        """Save the direction too; `keras.layers.Dense` knows its kernel and bias alone."""
+        keras.layers.Layer.save_own_variables(self, store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load what `save_own_variables` saved."""
+        keras.layers.Layer.load_own_variables(self, store)
+
     def divided_kernel(self, training: bool = False) -> tf.Tensor:
         """Return `W / sigma(W)`, of the kernel's shape; with `training` the direction moves first."""
         kernel = tf.convert_to_tensor(self.kernel)
