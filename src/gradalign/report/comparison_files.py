@@ -46,13 +46,14 @@ class Compared:
 
 @dataclasses.dataclass(frozen=True)
 class RunOfComparison:
-    """A run folder of a comparison, of which the report reads the curves and what the probe said."""
+    """A run folder of a comparison, of which the report reads the curves, the probe's chances and what it warned of."""
 
     method: str
     seed: int
     path: Path
     history: list[Row]
     chances: tuple[float | None, float | None]  # blind and label-aware, of its probe
+    warnings: list[str]
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         """(epoch, figure) of a column of the history, where there is one."""
@@ -130,6 +131,15 @@ class ComparisonFiles:
         """The row of a method, task and metric; None where there is none."""
         return next((r for r in self.rows if (r.method, r.task, r.metric) == (method, task, metric)), None)
 
+    def warnings(self) -> dict[str, list[str]]:
+        """{method: what its runs warned of, each sentence once}; methods without a warning are left out."""
+        said: dict[str, list[str]] = {}
+        for run in self.runs:
+            for sentence in run.warnings:
+                if sentence not in said.setdefault(run.method, []):
+                    said[run.method].append(sentence)
+        return said
+
     def chances(self, method: str) -> tuple[float | None, float | None]:
         """Blind and label-aware chance of the probes of a method's runs, means over seeds."""
         found = [run.chances for run in self.runs if run.method == method]
@@ -182,8 +192,13 @@ def _read_runs(folder: Path) -> list[RunOfComparison]:
             of_probe = read_json(probe) if probe.exists() else {}
             blind, aware = (figure(of_probe, name, probe) for name in ("chance", "label_aware_chance"))
             method = of_seed.parent.name
-            found.append(RunOfComparison(method, _seed(of_seed), path, read_history(path), (blind, aware)))
+            warnings = [said for name in ("cost.json", "measured.json") for said in _warnings(path / name)]
+            found.append(RunOfComparison(method, _seed(of_seed), path, read_history(path), (blind, aware), warnings))
     return found
+
+
+def _warnings(path: Path) -> list[str]:
+    return [str(said) for said in read_json(path).get("warnings", [])] if path.exists() else []
 
 
 def _seed(path: Path) -> int:

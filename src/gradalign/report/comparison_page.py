@@ -45,6 +45,7 @@ def comparison_page(found: ComparisonFiles, shown: str) -> str:
     )
     sections = [
         _verdict(found),
+        _warnings(found),
         _results(found),
         _differences(found),
         _calibration(found),
@@ -78,6 +79,11 @@ def _verdict(found: ComparisonFiles) -> Section:
 
 def _of_task(task: str, sentences: str) -> Html:
     return join(tag("strong", breakable(f"{task}: ")) if task else None, sentences)
+
+
+def _warnings(found: ComparisonFiles) -> Section | None:
+    items = [f"{method}: {said}" for method, sentences in found.warnings().items() for said in sentences]
+    return section("warnings", "Warnings of the runs", bullets(items)) if items else None
 
 
 def _results(found: ComparisonFiles) -> Section:

@@ -171,5 +171,8 @@ def _write_runs(folder: Path, method: str, seed: int) -> None:
     columns = {"epoch": [1, 2], "val_buy_auc": [0.65 + more, 0.72 + more], "seconds": [2.0, 1.0]}
     write_history(folder, columns)  # type: ignore[arg-type]
     (folder / "probe.json").write_text(json.dumps({"chance": 0.5, "label_aware_chance": 0.6 + 0.02 * seed}))
+    if method == "adversarial":  # one sentence in both seeds, and another in one
+        (folder / "cost.json").write_text(json.dumps({"memory_mb": 1.0, "warnings": [f"Layer {HOSTILE} is frozen."]}))
+        (folder / "measured.json").write_text(json.dumps({"warnings": ["No probe: few labels."] if seed else []}))
     if seed == 0:
         (folder / "report.html").write_text("<!DOCTYPE html><title>run</title>")

@@ -33,6 +33,7 @@ def test_every_figure_is_from_the_files(tmp_path):
         "Each method was given 2 trials",
         "adversarialalignment.weight=0.1",
         "runs/adversarial/seed-0",
+        f"Warnings of the runsadversarial: Layer {HOSTILE} is frozen.adversarial: No probe: few labels.",
     ):
         assert said in page.text, said
     labels = "\n".join(page.labels)
@@ -52,7 +53,8 @@ def test_every_figure_is_from_the_files(tmp_path):
 
 def test_without_run_folders_and_trials(tmp_path):
     text = read(write_report(write_comparison(tmp_path / "found", with_runs=False, trials=False))).text
-    assert "there are no curves" in text and "every method ran as it was configured (trials: 2)" in text
+    assert "there are no curves" in text and "Warnings" not in text
+    assert "every method ran as it was configured (trials: 2)" in text
     assert "A fresh probe names the task of 94.9 % of the gradients, where it names 93.0 % under the plain sum;" in text
 
 
